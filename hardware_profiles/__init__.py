@@ -1,0 +1,1 @@
+"""Hardware profiles that ship with hwbmpq, one YAML file per device."""

@@ -1,0 +1,35 @@
+#!/bin/sh
+# Sets up .venv beside this file on first use (and again when the requirements change), then:
+#   ./hwbmpq.sh              runs the main job on its default: inspect timm:resnet18
+#   ./hwbmpq.sh test [...]   runs the tests (arguments go to pytest)
+#   ./hwbmpq.sh ...          runs any hwbmpq command: ./hwbmpq.sh inspect --model hwbmpq:vgg16
+# PYTHON names the interpreter to build the environment with (default: python3).
+set -eu
+
+here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
+venv="$here/.venv"
+stamp="$venv/requirements.sum"
+requirements=$(cat "$here/pyproject.toml" "$here/constraints.txt" | cksum)
+
+if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$requirements" ]; then
+    python=${PYTHON:-python3}
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+        echo "hwbmpq needs Python 3.11 or newer; set PYTHON to one (now: $("$python" --version 2>&1))" >&2
+        exit 2
+    }
+    echo "setting up $venv (a few minutes the first time)" >&2
+    "$python" -m venv "$venv"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+        --constraint "$here/constraints.txt" --editable "$here[dev]" >&2
+    printf '%s' "$requirements" > "$stamp"
+fi
+
+case ${1:-} in
+    "") exec "$venv/bin/hwbmpq" inspect --model timm:resnet18 ;;
+    test)
+        shift
+        cd "$here"
+        exec "$venv/bin/python" -m pytest "$@"
+        ;;
+    *) exec "$venv/bin/hwbmpq" "$@" ;;
+esac

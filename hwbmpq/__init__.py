@@ -1,0 +1,53 @@
+"""Hardware-aware mixed-precision quantization for PyTorch, driven by bit gradients.
+
+Public names resolve on first use (PEP 562), so that ``import hwbmpq`` and
+``hwbmpq --help`` never pay for importing torch.
+"""
+
+from importlib import import_module as _import_module
+from pathlib import Path as _Path
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
+_HERE = _Path(__file__).resolve().parent
+if not (_HERE / "cli").is_dir():
+    # A source checkout: cli/, models/ and hardware_profiles/ sit beside this folder, not inside it.
+    __path__.append(str(_HERE.parent))
+
+__version__ = "0.1.0.dev0"
+
+if _TYPE_CHECKING:
+    from hwbmpq import graph as graph
+    from hwbmpq import models as models
+    from hwbmpq import quant as quant
+    from hwbmpq.errors import HwbmpqError as HwbmpqError
+    from hwbmpq.graph import LayerGraph as LayerGraph
+    from hwbmpq.graph import describe as describe
+    from hwbmpq.values import Layer as Layer
+    from hwbmpq.values import Precision as Precision
+    from hwbmpq.values import TieGroup as TieGroup
+    from hwbmpq.values import Uncovered as Uncovered
+
+_SUBMODULES = frozenset({"graph", "models", "quant"})
+_HOME_OF = {
+    "HwbmpqError": "hwbmpq.errors",
+    "Layer": "hwbmpq.values",
+    "LayerGraph": "hwbmpq.graph",
+    "Precision": "hwbmpq.values",
+    "TieGroup": "hwbmpq.values",
+    "Uncovered": "hwbmpq.values",
+    "describe": "hwbmpq.graph",
+}
+__all__ = sorted([*_SUBMODULES, *_HOME_OF, "__version__"])
+
+
+def __getattr__(name: str) -> _Any:
+    if name in _SUBMODULES:
+        return _import_module(f"hwbmpq.{name}")
+    if name in _HOME_OF:
+        return getattr(_import_module(_HOME_OF[name]), name)
+    raise AttributeError(f"module 'hwbmpq' has no attribute {name!r}; public names: {', '.join(__all__)}")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -1,0 +1,51 @@
+"""Errors a user can act on: what is wrong, where, and what to try next."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class HwbmpqError(Exception):
+    """Base of every error that is the input's fault, not a defect of hwbmpq.
+
+    ``hint`` is the next thing to try; the command line prints it on a line of its own.
+    """
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class UnknownNameError(HwbmpqError):
+    """A name that a registry or a model zoo does not hold."""
+
+    def __init__(self, what: str, name: str, known: Iterable[str], *, hint: str = "") -> None:
+        known = sorted(known)
+        close = get_close_matches(name, known, n=5, cutoff=0.6)
+        if close:
+            suggestion = f"did you mean {', '.join(close)}?"
+        elif len(known) <= 20:
+            suggestion = f"known: {', '.join(known)}"
+        else:
+            suggestion = f"{len(known)} names are known, none is close"
+        super().__init__(f"no {what} named {name!r}: {suggestion}", hint=hint)
+        self.close = close
+
+
+class ModelLoadError(HwbmpqError):
+    """A model specification that cannot be turned into a network."""
+
+
+class WeightsError(HwbmpqError):
+    """A weights file that cannot be read or does not fit the network."""
+
+
+class TraceError(HwbmpqError):
+    """A network that none of the tracers could follow."""
+
+
+class NoLayersError(HwbmpqError):
+    """A network without a layer that could be quantized."""
+
+
+class NonFiniteError(HwbmpqError):
+    """Infinite or NaN values where a quantizer needs numbers."""

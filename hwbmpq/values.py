@@ -1,0 +1,101 @@
+"""Plain values that pass between the parts of hwbmpq. No torch here."""
+
+from dataclasses import dataclass
+from math import prod
+
+FLOAT_BITS = 32
+"""The width that means "left in floating point"."""
+
+MIN_BITS, MAX_BITS = 2, 16
+"""Narrowest and widest integer that the quantizers offer."""
+
+
+def is_width(bits: object) -> bool:
+    """Whether ``bits`` is an integer width that the quantizers offer, or 32 for float."""
+    return isinstance(bits, int) and (MIN_BITS <= bits <= MAX_BITS or bits == FLOAT_BITS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class Precision:
+    """The widths of one layer: its weights, and the input that it reads."""
+
+    weight_bits: int
+    activation_bits: int
+
+    def __post_init__(self) -> None:
+        for name in ("weight_bits", "activation_bits"):
+            if not is_width(getattr(self, name)):
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} is no width: use {MIN_BITS} to {MAX_BITS}, "
+                    f"or {FLOAT_BITS} for float"
+                )
+
+    def __str__(self) -> str:
+        return f"W{self.weight_bits}A{self.activation_bits}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layer:
+    """One weighted operation of a network, named by its module's dotted path.
+
+    Shapes carry the batch axis, which is 1. A layer that runs several times (``calls``) is one
+    layer: ``macs`` adds up over the calls, shapes are those of the first.
+    """
+
+    name: str
+    kind: str
+    """``conv1d`` … ``conv3d``, ``conv_transpose1d`` … ``conv_transpose3d`` or ``linear``."""
+    weight_shape: tuple[int, ...]
+    parameters: int
+    """Weights it owns, biases apart; 0 if an earlier layer owns the shared tensor."""
+    bias_parameters: int
+    macs: int
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    in_channels: int
+    out_channels: int
+    kernel_size: tuple[int, ...] = ()
+    stride: tuple[int, ...] = ()
+    groups: int = 1
+    calls: int = 1
+    reads: tuple[str, ...] = ()
+    """The tensors it reads, each named by the operation that made it."""
+    fed_by: tuple[str, ...] = ()
+    """Nearest layers, joins (``add``, ``cat`` …) or inputs upstream."""
+    feeds: tuple[str, ...] = ()
+    """Nearest layers, joins or outputs downstream."""
+    input_signed: bool = True
+    """Whether its input can be negative, that is, no ReLU-like function stands before it."""
+    reads_network_input: bool = False
+    """Whether it works on the network's input itself, not on an activation."""
+    is_end: bool = False
+    """First or last layer of the network, which stays at 16 bits by default."""
+    shares_weight_with: str = ""
+
+    @property
+    def is_depthwise(self) -> bool:
+        return self.groups > 1 and self.groups == self.in_channels
+
+    @property
+    def weight_elements(self) -> int:
+        """Size of its weight tensor, whoever owns it."""
+        return prod(self.weight_shape)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TieGroup:
+    """Layers that must share one ``Precision``, and why."""
+
+    layers: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Uncovered:
+    """Parameters or multiply-accumulates that stay in float, and why."""
+
+    name: str
+    kind: str
+    reason: str
+    parameters: int = 0
+    macs: int = 0
