@@ -1,0 +1,203 @@
+"""A ``torch.export`` program as an ordinary network with layers, norms and dropouts as modules.
+
+An exported program calls ATen operators on bare parameters. Putting modules in their place lets everything
+else (the graph pass, quantization, ``train()`` and ``eval()``) treat it like any other network.
+"""
+
+import os
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from hwbmpq.errors import ModelLoadError
+
+_Arguments = dict[str, Any]  # an operator's arguments by name, parameters in place of nodes
+aten = torch.ops.aten
+
+
+def load_exported(path: Path) -> tuple[nn.Module, tuple[int, ...] | None]:
+    """The network of a ``.pt2`` file, and the shape (without batch) of the input it was exported with.
+
+    Files that carry pickled objects are refused. torch's reader itself is not hardened against hostile
+    files: load programs you trust.
+    """
+    if not path.is_file():
+        raise ModelLoadError(f"no file {path}")
+    try:
+        _refuse_pickled_objects(path)
+        with _tensors_only():
+            program = torch.export.load(path)
+    except ModelLoadError:
+        raise
+    except Exception as error:  # zip, JSON, version and pickle errors, by what is wrong with the file
+        raise ModelLoadError(
+            f"{path} is not a program that torch.export saved ({type(error).__name__})",
+            hint="write one with torch.export.save(torch.export.export(model, (example,)), 'model.pt2')",
+        ) from error
+    return _with_modules(program), _input_shape(program)
+
+
+def _refuse_pickled_objects(path: Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        pickled = [name for name in archive.namelist() if "custom_obj" in name or "opaque_obj" in name]
+    if pickled:
+        raise ModelLoadError(
+            f"{path} carries pickled objects ({pickled[0]}), which could run any code when read",
+            hint="export the network without custom objects",
+        )
+
+
+@contextmanager
+def _tensors_only() -> Iterator[None]:
+    """``torch.export.load`` asks for full unpickling; this setting of torch's overrides it."""
+    variable = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before = os.environ.get(variable)
+    os.environ[variable] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = before
+
+
+def _input_shape(program: torch.export.ExportedProgram) -> tuple[int, ...] | None:
+    inputs = program.example_inputs
+    example = inputs[0][0] if inputs and inputs[0] else None
+    return tuple(example.shape[1:]) if isinstance(example, torch.Tensor) else None
+
+
+def _with_modules(program: torch.export.ExportedProgram) -> nn.Module:
+    root = program.module(check_guards=False)
+    assert isinstance(root, fx.GraphModule)
+    for node in list(root.graph.nodes):
+        build = _BUILDERS.get(node.target) if node.op == "call_function" else None
+        place = _place(root, node) if build else ""
+        if build and place:
+            module = build(_arguments(root, node))
+            if not _holds_module(root, place):
+                _put(root, place, module)
+            with root.graph.inserting_before(node):
+                call = root.graph.call_module(place, (node.args[0],))
+            node.replace_all_uses_with(call)
+            root.graph.erase_node(node)
+    root.graph.eliminate_dead_code()
+    return fx.GraphModule(root, root.graph)  # anew: the program's own object refuses train() and eval()
+
+
+def _place(root: fx.GraphModule, node: fx.Node) -> str:
+    """Where the module belongs: the path its weight has; a dropout has none and is named after its node."""
+    if node.target is aten.dropout.default:
+        return node.name
+    weight = node.args[1]
+    is_parameter = isinstance(weight, fx.Node) and weight.op == "get_attr"
+    owner, _, leaf = str(weight.target).rpartition(".") if is_parameter else ("", "", "")  # type: ignore[union-attr]
+    return owner if leaf == "weight" else ""
+
+
+def _arguments(root: fx.GraphModule, node: fx.Node) -> _Arguments:
+    assert isinstance(node.target, torch._ops.OpOverload)
+    values: _Arguments = {}
+    for index, argument in enumerate(node.target._schema.arguments):
+        value = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name)
+        if value is None:
+            value = argument.default_value if argument.has_default_value() else None
+        if isinstance(value, fx.Node) and value.op == "get_attr":
+            value = _attribute(root, str(value.target))
+        values[argument.name] = value
+    return values
+
+
+def _attribute(root: nn.Module, target: str) -> Any:
+    owner, _, leaf = target.rpartition(".")
+    return getattr(root.get_submodule(owner), leaf)
+
+
+def _holds_module(root: nn.Module, place: str) -> bool:
+    """A layer that the program calls a second time is there already."""
+    try:
+        return type(root.get_submodule(place)) is not nn.Module  # the program's own are empty containers
+    except AttributeError:
+        return False
+
+
+def _put(root: nn.Module, place: str, module: nn.Module) -> None:
+    owner, _, leaf = place.rpartition(".")
+    setattr(root.get_submodule(owner), leaf, module)
+
+
+def _convolution(module_class: Callable[..., nn.Module]) -> Callable[[_Arguments], nn.Module]:
+    def build(arguments: _Arguments) -> nn.Module:
+        weight, groups = arguments["weight"], arguments["groups"]
+        settings = {key: _scalar_or_tuple(arguments[key]) for key in ("stride", "padding", "dilation")}
+        with torch.device("meta"):  # the parameters come from the program
+            layer = module_class(
+                weight.shape[1] * groups,
+                weight.shape[0],
+                tuple(weight.shape[2:]),
+                groups=groups,
+                bias=arguments["bias"] is not None,
+                **settings,
+            )
+        return _with_parameters(layer, arguments)
+
+    return build
+
+
+def _scalar_or_tuple(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return tuple(value) if len(value) > 1 else value[0]
+    return value
+
+
+def _linear(arguments: _Arguments) -> nn.Module:
+    outputs, inputs = arguments["weight"].shape
+    with torch.device("meta"):
+        layer = nn.Linear(inputs, outputs, bias=arguments["bias"] is not None)
+    return _with_parameters(layer, arguments)
+
+
+def _batch_norm(arguments: _Arguments) -> nn.Module:
+    norm = _AnyBatchNorm(
+        arguments["weight"].shape[0], eps=arguments["eps"], momentum=arguments["momentum"], device="meta"
+    )
+    norm.num_batches_tracked = torch.zeros((), dtype=torch.long)
+    norm.running_mean, norm.running_var = arguments["running_mean"], arguments["running_var"]
+    return _with_parameters(norm, arguments)
+
+
+class _AnyBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch norm over inputs of any rank, as the ATen operator takes them."""
+
+    def _check_input_dim(self, input: torch.Tensor) -> None:
+        return
+
+
+def _dropout(arguments: _Arguments) -> nn.Module:
+    return nn.Dropout(arguments["p"])
+
+
+def _with_parameters(module: nn.Module, arguments: _Arguments) -> nn.Module:
+    module.weight = arguments["weight"]
+    if arguments["bias"] is not None:
+        module.bias = arguments["bias"]
+    return module
+
+
+_BUILDERS: dict[Any, Callable[[_Arguments], nn.Module]] = {
+    aten.conv1d.default: _convolution(nn.Conv1d),
+    aten.conv2d.default: _convolution(nn.Conv2d),
+    aten.conv3d.default: _convolution(nn.Conv3d),
+    aten.conv1d.padding: _convolution(nn.Conv1d),
+    aten.conv2d.padding: _convolution(nn.Conv2d),
+    aten.conv3d.padding: _convolution(nn.Conv3d),
+    aten.linear.default: _linear,
+    aten.batch_norm.default: _batch_norm,
+    aten.dropout.default: _dropout,
+}

@@ -1,0 +1,213 @@
+"""``--model`` specifications: ``timm:NAME``, ``torchvision:NAME``, ``hwbmpq:NAME``, ``file:…``."""
+
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from hwbmpq.models.exported import load_exported
+from hwbmpq.models.weights import load_weights
+from hwbmpq.models.zoo import NETWORKS
+from torch import nn
+
+from hwbmpq.errors import HwbmpqError, ModelLoadError, UnknownNameError
+from hwbmpq.torchvision_import import import_timm, import_torchvision
+
+SPEC_FORMS = "timm:NAME, torchvision:NAME, hwbmpq:NAME, file:PATH.py:FACTORY or file:PATH.pt2"
+_SMALL_IMAGE = (3, 32, 32)
+_PHOTO = (3, 224, 224)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    """A network, where it came from, and the input it is meant for (without batch)."""
+
+    spec: str
+    network: nn.Module
+    input_size: tuple[int, ...]
+
+    def example_input(self) -> torch.Tensor:
+        """One random sample of the right size, on the network's device."""
+        device = next((p.device for p in self.network.parameters()), torch.device("cpu"))
+        return torch.randn(1, *self.input_size, device=device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Request:
+    name: str
+    num_classes: int | None
+    pretrained: bool
+
+
+_Source = Callable[[_Request], tuple[nn.Module, tuple[int, ...] | None]]
+
+
+def load_model(
+    spec: str,
+    *,
+    num_classes: int | None = None,
+    input_size: tuple[int, ...] | None = None,
+    pretrained: bool = False,
+    weights: str | Path | None = None,
+    device: str = "cpu",
+) -> LoadedModel:
+    """Build the network that ``spec`` names.
+
+    ``num_classes`` None keeps the source's own. ``input_size`` None takes the network's own size.
+    ``pretrained`` lets timm and torchvision fetch their weights; ``weights`` is a local file.
+    ``device="meta"`` builds shapes without memory.
+    """
+    kind, _, name = spec.partition(":")
+    if kind not in _SOURCES or not name:
+        raise ModelLoadError(f"cannot read the model specification {spec!r}", hint=f"use {SPEC_FORMS}")
+    if num_classes is not None and num_classes < 1:
+        raise ModelLoadError(f"a network cannot have {num_classes} classes")
+    if device == "meta" and (pretrained or weights):
+        raise ModelLoadError("weights cannot be loaded on the meta device")
+    with torch.device(device):
+        network, own_size = _SOURCES[kind](
+            _Request(name=name, num_classes=num_classes, pretrained=pretrained)
+        )
+    if weights is not None:
+        load_weights(network, weights)
+    size = input_size or own_size
+    if size is None:
+        raise ModelLoadError(
+            f"{spec} does not say which input it takes", hint="add the size, for example --input 3x224x224"
+        )
+    return LoadedModel(spec=spec, network=network, input_size=tuple(size))
+
+
+def parse_input_size(text: str) -> tuple[int, ...]:
+    """``3x224x224`` as a tuple; the batch axis is not part of it."""
+    if not re.fullmatch(r"[1-9][0-9]{0,6}(x[1-9][0-9]{0,6}){0,4}", text):
+        raise HwbmpqError(
+            f"cannot read the input size {text!r}", hint="write channels x height x width, as in 3x224x224"
+        )
+    return tuple(int(part) for part in text.split("x"))
+
+
+def _from_timm(request: _Request) -> tuple[nn.Module, tuple[int, ...] | None]:
+    timm = import_timm()
+    bare_name = request.name.partition(".")[0]  # resnet18.a1_in1k names a set of weights as well
+    if not timm.is_model(bare_name):
+        raise UnknownNameError("timm model", bare_name, timm.list_models())
+    options = {} if request.num_classes is None else {"num_classes": request.num_classes}
+    network = _fetching(
+        request, lambda: timm.create_model(request.name, pretrained=request.pretrained, **options)
+    )
+    settings: Any = network.pretrained_cfg
+    return network, tuple(settings.get("input_size") or _PHOTO)
+
+
+def _from_torchvision(request: _Request) -> tuple[nn.Module, tuple[int, ...] | None]:
+    zoo = import_torchvision().models
+    classifiers = zoo.list_models(module=zoo)
+    if request.name not in classifiers:
+        raise UnknownNameError("torchvision classifier", request.name, classifiers)
+    if request.pretrained and request.num_classes is not None:
+        raise ModelLoadError(
+            "torchvision's pretrained weights have a head of their own size",
+            hint="leave out --num-classes, or use timm, which replaces the head",
+        )
+    options: dict[str, Any] = {} if request.num_classes is None else {"num_classes": request.num_classes}
+    if "init_weights" in inspect.signature(zoo.get_model_builder(request.name)).parameters:
+        options["init_weights"] = True
+    if request.pretrained:
+        options["weights"] = "DEFAULT"
+        options.pop("init_weights", None)
+    network = _fetching(request, lambda: zoo.get_model(request.name, **options))
+    return network, (3, 299, 299) if request.name == "inception_v3" else _PHOTO
+
+
+def _fetching(request: _Request, build: Callable[[], nn.Module]) -> nn.Module:
+    """Turn what a failed download, or a bad option, raises into one sentence."""
+    try:
+        return build()
+    except Exception as error:  # zoo code and network stacks raise many types
+        what = "fetch the pretrained weights of" if request.pretrained else "build"
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        hint = "without a network, pass a local file with --weights" if request.pretrained else ""
+        raise ModelLoadError(f"could not {what} {request.name}: {reason}", hint=hint) from error
+
+
+def _from_zoo(request: _Request) -> tuple[nn.Module, tuple[int, ...] | None]:
+    if request.name not in NETWORKS:
+        raise UnknownNameError("hwbmpq network", request.name, NETWORKS)
+    if request.pretrained:
+        raise ModelLoadError(
+            "hwbmpq's own networks come without trained weights", hint="pass a file with --weights"
+        )
+    return NETWORKS[request.name](10 if request.num_classes is None else request.num_classes), _SMALL_IMAGE
+
+
+def _from_file(request: _Request) -> tuple[nn.Module, tuple[int, ...] | None]:
+    if request.pretrained:
+        raise ModelLoadError("a network from a file has no pretrained weights to fetch", hint="use --weights")
+    path, _, factory = request.name.rpartition(":")
+    if request.name.endswith(".pt2"):
+        if request.num_classes is not None:
+            raise ModelLoadError(
+                "the class count of an exported program is fixed", hint="leave out --num-classes"
+            )
+        return load_exported(Path(request.name))
+    if not path.endswith(".py") or not factory:
+        raise ModelLoadError(
+            f"cannot read file:{request.name}", hint="use file:PATH.py:FACTORY or file:PATH.pt2"
+        )
+    network = _call_factory(Path(path), factory, request.num_classes)
+    size = getattr(network, "input_size", None)
+    return network, tuple(size) if isinstance(size, (tuple, list)) else None
+
+
+def _call_factory(path: Path, factory: str, num_classes: int | None) -> nn.Module:
+    build = getattr(_import_file(path), factory, None)
+    if not callable(build):
+        raise ModelLoadError(f"{path} defines no function or class named {factory!r}")
+    takes_classes = "num_classes" in inspect.signature(build).parameters
+    if num_classes is not None and not takes_classes:
+        raise ModelLoadError(f"{factory} in {path} takes no num_classes", hint="leave out --num-classes")
+    try:
+        network = build(num_classes=num_classes) if num_classes is not None else build()
+    except Exception as error:  # the user's own code
+        raise ModelLoadError(
+            f"{factory} in {path} raised {type(error).__name__}: {error}", hint="--debug shows where"
+        ) from error
+    if not isinstance(network, nn.Module):
+        raise ModelLoadError(
+            f"{factory} in {path} returned a {type(network).__name__}, not a torch.nn.Module"
+        )
+    return network
+
+
+def _import_file(path: Path) -> object:
+    if not path.is_file():
+        raise ModelLoadError(f"no file {path}")
+    specification = importlib.util.spec_from_file_location(f"hwbmpq_user_{path.stem}", path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[specification.name] = module  # dataclasses and pickle look their module up there
+    sys.path.insert(0, str(path.resolve().parent))  # the file may import its neighbours
+    try:
+        specification.loader.exec_module(module)
+    except Exception as error:  # the user's own code
+        raise ModelLoadError(
+            f"importing {path} raised {type(error).__name__}: {error}", hint="--debug shows where"
+        ) from error
+    finally:
+        sys.path.remove(str(path.resolve().parent))
+    return module
+
+
+_SOURCES: dict[str, _Source] = {
+    "timm": _from_timm,
+    "torchvision": _from_torchvision,
+    "hwbmpq": _from_zoo,
+    "file": _from_file,
+}

@@ -1,0 +1,94 @@
+"""Read weights without ever running code from the file, and say exactly what does not fit."""
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from hwbmpq.errors import WeightsError
+
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
+_MOST_LISTED = 8
+
+
+def load_weights(model: nn.Module, path: str | Path) -> nn.Module:
+    """Change ``model`` in place: load a safetensors file or a torch checkpoint of tensors.
+
+    A ``state_dict`` key around the tensors and a ``module.`` prefix (from DataParallel) are taken off.
+    Every tensor of the model must be there with its shape, and nothing else.
+    """
+    path = Path(path)
+    state = _strip_prefix(_unwrap(_read(path), path))
+    _check_fit(model, state, path)
+    model.load_state_dict(state)
+    return model
+
+
+def _read(path: Path) -> object:
+    if not path.is_file():
+        raise WeightsError(f"no weights file {path}")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except SafetensorError as error:
+        raise WeightsError(f"{path} is not a readable safetensors file: {error}") from error
+    except OSError as error:
+        raise WeightsError(f"cannot read {path}: {error}") from error
+    except Exception as error:  # torch.load raises pickle, zip, EOF, key and runtime errors on bad files
+        raise WeightsError(
+            f"{path} is not a checkpoint of plain tensors (read with weights_only=True: {_first_line(error)})",
+            hint="save a state_dict: torch.save(model.state_dict(), path), or use safetensors",
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def _unwrap(content: object, path: Path) -> dict[str, Tensor]:
+    for key in _WRAPPERS:
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+            break
+    if not isinstance(content, dict) or not content:
+        raise WeightsError(f"{path} holds no state_dict but a {type(content).__name__}")
+    strange = [key for key, value in content.items() if not isinstance(value, Tensor)]
+    if strange:
+        raise WeightsError(
+            f"{path} holds no plain state_dict: {strange[0]!r} is a {type(content[strange[0]]).__name__}",
+            hint=f"tensors may stand at the top or under one of: {', '.join(_WRAPPERS)}",
+        )
+    return content
+
+
+def _strip_prefix(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    if all(key.startswith("module.") for key in state):
+        return {key.removeprefix("module."): value for key, value in state.items()}
+    return state
+
+
+def _check_fit(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:
+    wanted = model.state_dict()
+    # Old checkpoints lack this counter, which no inference uses.
+    missing = [k for k in wanted if k not in state and not k.endswith("num_batches_tracked")]
+    unexpected = [k for k in state if k not in wanted]
+    mismatched = [k for k in wanted if k in state and wanted[k].shape != state[k].shape]
+    problems = [
+        *(f"missing {k} {tuple(wanted[k].shape)}" for k in missing),
+        *(f"unexpected {k} {tuple(state[k].shape)}" for k in unexpected),
+        *(f"{k} is {tuple(state[k].shape)}, the model has {tuple(wanted[k].shape)}" for k in mismatched),
+    ]
+    if problems:
+        more = len(problems) - _MOST_LISTED
+        listed = "\n  ".join(problems[:_MOST_LISTED]) + (f"\n  and {more} more" if more > 0 else "")
+        raise WeightsError(
+            f"{path} does not fit the model ({len(missing)} missing, {len(unexpected)} unexpected, "
+            f"{len(mismatched)} of another shape):\n  {listed}",
+            hint="check the model's name, and --num-classes if only the last layer differs",
+        )
+    for key in wanted:
+        if key.endswith("num_batches_tracked"):
+            state.setdefault(key, wanted[key])
