@@ -1,0 +1,135 @@
+"""Questions about the operation graph: what reads what, along which branch."""
+
+from functools import cached_property
+
+import networkx as nx
+
+from hwbmpq.graph.operations import ADDITIONS, Source
+
+# Operations that hand their tensor on as it is: their readers read the tensor before them.
+_TRANSPARENT = frozenset(
+    [
+        "identity",
+        "dropout",
+        "dropout1d",
+        "dropout2d",
+        "dropout3d",
+        "featuredropout",
+        "alphadropout",
+        "contiguous",
+        "detach",
+    ]
+)
+
+
+class Dataflow:
+    """Read-only view of an operation graph (see ``LayerGraph.operations``)."""
+
+    def __init__(self, graph: nx.DiGraph) -> None:
+        self.graph = graph
+        self._order = {name: position for position, name in enumerate(graph)}
+
+    def kind(self, name: str) -> str:
+        return str(self.graph.nodes[name]["kind"])
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self.graph.nodes[name]["shape"])
+
+    def layer(self, name: str) -> str:
+        """The layer that this operation calls, or ""."""
+        return str(self.graph.nodes[name]["layer"])
+
+    def is_addition(self, name: str) -> bool:
+        return self.kind(name) in ADDITIONS
+
+    def is_network_input(self, name: str) -> bool:
+        return self.graph.nodes[self.tensor_read(name)]["source"] is Source.INPUT
+
+    def order(self, name: str) -> int:
+        """Position in the execution order."""
+        return self._order[name]
+
+    @cached_property
+    def data(self) -> set[str]:
+        """Operations whose result depends on the network's input."""
+        found: set[str] = set()
+        for name, attributes in self.graph.nodes.items():
+            if attributes["source"] is Source.INPUT or any(p in found for p in self.graph.pred[name]):
+                found.add(name)
+        return found
+
+    def data_inputs(self, name: str) -> list[str]:
+        """What it reads, parameters and constants apart."""
+        return [read for read in self.graph.pred[name] if read in self.data]
+
+    def tensor_read(self, name: str) -> str:
+        """The operation that really made the tensor ``name`` hands over."""
+        while self.kind(name) in _TRANSPARENT and len(self.graph.pred[name]) == 1:
+            (name,) = self.graph.pred[name]
+        return name
+
+    def _is_anchor(self, name: str) -> bool:
+        """Layers, joins and inputs stay visible; other operations are passed through."""
+        return bool(self.layer(name)) or len(self.data_inputs(name)) != 1
+
+    @cached_property
+    def _anchor(self) -> dict[str, str]:
+        """Nearest layer, join or input at or above each operation on the data path."""
+        found: dict[str, str] = {}
+        for name in self.graph:
+            if name in self.data:
+                found[name] = name if self._is_anchor(name) else found[self.data_inputs(name)[0]]
+        return found
+
+    @cached_property
+    def _readers(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {name: [] for name in self.graph}
+        for name in self._anchor:
+            if self._is_anchor(name):
+                for read in self.data_inputs(name):
+                    found[self._anchor[read]].append(name)
+        return found
+
+    def label(self, name: str) -> str:
+        return self.layer(name) or name
+
+    def upstream(self, name: str) -> list[str]:
+        """Labels of the nearest layers, joins and inputs that feed a layer's call."""
+        return [self.label(self._anchor[read]) for read in self.data_inputs(name)] or ["constant"]
+
+    def downstream(self, name: str) -> list[str]:
+        """Labels of the nearest layers and joins that read a layer's call."""
+        return [self.label(reader) for reader in self._readers[name]] or ["output"]
+
+    @cached_property
+    def _dominator(self) -> dict[str, str | None]:
+        """For each operation on the data path, the last tensor that every path to it goes through."""
+        root = object()  # stands before all inputs
+        tree = nx.DiGraph()
+        for name in self._anchor:
+            reads = self.data_inputs(name)
+            tree.add_edges_from([(read, name) for read in reads] or [(root, name)])
+        found = nx.immediate_dominators(tree, root) if tree else {}
+        return {name: found[name] if found[name] is not root else None for name in self._anchor}
+
+    def fork(self, join: str) -> str | None:
+        """The tensor where the branches that meet at ``join`` part."""
+        return self._dominator[join]
+
+    def branch(self, end: str, fork: str, *, most: int) -> tuple[set[str], list[str]]:
+        """Operations between ``fork`` and ``end``, and the layer calls among them in execution order.
+
+        Stops once it has met more than ``most`` layer calls, which keeps the whole search linear.
+        """
+        nodes: set[str] = set()
+        calls: list[str] = []
+        frontier = [end]
+        while frontier and len(calls) <= most:
+            name = frontier.pop()
+            if name == fork or name in nodes:
+                continue
+            nodes.add(name)
+            if self.layer(name):
+                calls.append(name)
+            frontier.extend(self.data_inputs(name))
+        return nodes, sorted(calls, key=self.order)

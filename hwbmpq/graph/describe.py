@@ -1,0 +1,155 @@
+"""From a network to its ``LayerGraph``."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from math import prod
+
+import networkx as nx
+from torch import Tensor, nn
+
+from hwbmpq.errors import NoLayersError
+from hwbmpq.graph.coverage import list_uncovered
+from hwbmpq.graph.dataflow import Dataflow
+from hwbmpq.graph.layergraph import LayerGraph
+from hwbmpq.graph.operations import LAYER_KINDS, WEIGHTED_MODULES, Operation
+from hwbmpq.graph.signs import nonnegative_tensors
+from hwbmpq.graph.ties import DEFAULT_TIE, find_ties
+from hwbmpq.graph.trace import trace
+from hwbmpq.values import Layer
+
+
+def describe(model: nn.Module, example_input: Tensor, *, tie: str = DEFAULT_TIE) -> LayerGraph:
+    """Find the weighted layers of ``model``, what feeds them, and which must share a width.
+
+    ``example_input`` carries a batch axis; shapes and MACs are those of one sample. ``tie`` is the
+    policy for downsample layers: ``input`` (the paper's), ``sibling`` (HAWQ's) or ``none``.
+    """
+    traced = trace(model, example_input)
+    layer_of = _layers_by_operation(model, traced.operations)
+    if not layer_of:
+        raise NoLayersError(
+            f"{type(model).__name__} has no layer to quantize: no convolution or linear module runs "
+            "with a weight of its own",
+            hint="hwbmpq quantizes nn.Conv*, nn.ConvTranspose* and nn.Linear modules; "
+            "wrap functional weights in one of them",
+        )
+    graph = _operation_graph(traced.operations, layer_of)
+    flow = Dataflow(graph)
+    layers = _describe_layers(model, traced.operations, flow, layer_of)
+    return LayerGraph(
+        layers=layers,
+        ties=find_ties(flow, layers, policy=tie),
+        uncovered=list_uncovered(model, traced.operations, layer_of),
+        operations=graph,
+        traced_by=traced.traced_by,
+        notes=traced.notes,
+    )
+
+
+def _layers_by_operation(model: nn.Module, operations: Iterable[Operation]) -> dict[str, str]:
+    """Operations that are a layer's call, with the layer's name.
+
+    A weighted module counts if the product in its own forward takes its own weight, as it is or
+    transformed on the way (timm's ``StdConv2d``): a weight used from elsewhere would escape the quantizer.
+    """
+    name_of = {module: name for name, module in model.named_modules()}  # one name for an aliased module
+    found = {}
+    for operation in operations:
+        if operation.kind not in LAYER_KINDS:
+            continue
+        module = model.get_submodule(operation.module)
+        own = module._parameters.get("weight") if isinstance(module, WEIGHTED_MODULES) else None
+        is_computed = not operation.weight
+        if own is not None and (is_computed or model.get_parameter(operation.weight) is own):
+            found[operation.name] = name_of[module]
+    return found
+
+
+def _operation_graph(operations: Iterable[Operation], layer_of: Mapping[str, str]) -> nx.DiGraph:
+    graph = nx.DiGraph()
+    for operation in operations:
+        graph.add_node(
+            operation.name,
+            kind=operation.kind,
+            source=operation.source,
+            shape=operation.shape,
+            layer=layer_of.get(operation.name, ""),
+        )
+        graph.add_edges_from((read, operation.name) for read in operation.inputs)
+    return graph
+
+
+def _describe_layers(
+    model: nn.Module, operations: Iterable[Operation], flow: Dataflow, layer_of: Mapping[str, str]
+) -> tuple[Layer, ...]:
+    calls: dict[str, list[Operation]] = defaultdict(list)
+    for operation in operations:
+        if operation.name in layer_of:
+            calls[layer_of[operation.name]].append(operation)
+    nonnegative = nonnegative_tensors(operations)
+    owner_of: dict[Tensor, str] = {}  # weight -> the first layer that uses it
+    layers = []
+    for name, runs in calls.items():
+        module = model.get_submodule(name)
+        owner = owner_of.setdefault(module.weight, name)  # type: ignore[arg-type]
+        layer = _describe_layer(name, module, runs, flow)
+        layers.append(
+            replace(
+                layer,
+                parameters=layer.weight_elements if owner == name else 0,
+                shares_weight_with="" if owner == name else owner,
+                input_signed=not all(run.inputs[0] in nonnegative for run in runs),
+            )
+        )
+    return _mark_ends(layers, {layer_of[run] for run in layer_of if run in flow.data})
+
+
+def _describe_layer(name: str, module: nn.Module, runs: list[Operation], flow: Dataflow) -> Layer:
+    weight, bias = module.weight, module.bias
+    assert isinstance(weight, Tensor)
+    kind = LAYER_KINDS[runs[0].kind]
+    input_shapes = [flow.shape(run.inputs[0]) for run in runs]
+    is_linear = isinstance(module, nn.Linear)
+    return Layer(
+        name=name,
+        kind=kind,
+        weight_shape=tuple(weight.shape),
+        parameters=weight.numel(),
+        bias_parameters=bias.numel() if isinstance(bias, Tensor) else 0,
+        macs=sum(
+            _macs(kind, tuple(weight.shape), shape, run.shape)
+            for shape, run in zip(input_shapes, runs, strict=True)
+        ),
+        input_shape=input_shapes[0],
+        output_shape=runs[0].shape,
+        in_channels=module.in_features if is_linear else module.in_channels,  # type: ignore[arg-type]
+        out_channels=module.out_features if is_linear else module.out_channels,  # type: ignore[arg-type]
+        kernel_size=() if is_linear else module.kernel_size,  # type: ignore[arg-type]
+        stride=() if is_linear else module.stride,  # type: ignore[arg-type]
+        groups=1 if is_linear else module.groups,  # type: ignore[arg-type]
+        calls=len(runs),
+        reads_network_input=any(flow.is_network_input(run.inputs[0]) for run in runs),
+        reads=tuple(dict.fromkeys(flow.tensor_read(run.inputs[0]) for run in runs)),
+        fed_by=tuple(dict.fromkeys(node for run in runs for node in flow.upstream(run.name))),
+        feeds=tuple(dict.fromkeys(node for run in runs for node in flow.downstream(run.name))),
+    )
+
+
+def _macs(
+    kind: str, weight_shape: tuple[int, ...], input_shape: tuple[int, ...], output_shape: tuple[int, ...]
+) -> int:
+    """Each weight meets every position of the output, or of the input where it is scattered."""
+    positions = input_shape if kind.startswith("conv_transpose") else output_shape
+    return prod(positions) * prod(weight_shape[1:])
+
+
+def _mark_ends(layers: list[Layer], on_data_path: set[str]) -> tuple[Layer, ...]:
+    """Mark the first and the last layer that work on the network's input.
+
+    Layers fed by constants only (the position-bias networks of some transformers) run early, yet are
+    not the stem.
+    """
+    inner = [layer.name for layer in layers if layer.name in on_data_path]
+    ends = {inner[0], inner[-1]} if inner else set()
+    return tuple(replace(layer, is_end=layer.name in ends) for layer in layers)

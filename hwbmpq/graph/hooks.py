@@ -1,0 +1,135 @@
+"""Tracing by watching one real forward pass: works whatever the control flow, for this one input."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+from hwbmpq.graph.macs import MacCounter
+from hwbmpq.graph.operations import (
+    LAYER_KINDS,
+    Operation,
+    Source,
+    clamps_negatives,
+    first_tensor,
+    negates,
+    plain_name,
+)
+
+
+def trace_with_hooks(model: nn.Module, example: torch.Tensor) -> list[Operation]:
+    """Operations of ``model`` as they run: hooks tell the module, a function mode the tensors."""
+    recorder = _Recorder(model)
+    recorder.enter(example, kind="input", source=Source.INPUT)
+    with _module_stack(model, recorder.stack), recorder.counter, recorder:
+        model(example)
+    return recorder.operations
+
+
+@contextmanager
+def _module_stack(model: nn.Module, stack: list[str]) -> Iterator[None]:
+    """Keep in ``stack`` the path of the module that is running."""
+
+    def enter(path: str) -> Callable[..., None]:
+        return lambda *_: stack.append(path)
+
+    def leave(*_: Any) -> None:
+        stack.pop()
+
+    handles = []
+    for path, module in model.named_modules():
+        handles.append(module.register_forward_pre_hook(enter(path)))
+        handles.append(module.register_forward_hook(leave, always_call=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class _Recorder(TorchFunctionMode):
+    """Writes down every torch function that returns tensors."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.operations: list[Operation] = []
+        self.stack: list[str] = []
+        self.counter = MacCounter()
+        self._parameter_names = {id(p): name for name, p in model.named_parameters(remove_duplicate=True)}
+        self._made_by: Any = WeakIdKeyDictionary()  # tensor -> name of the operation that made it
+
+    def enter(self, tensor: torch.Tensor, **fields: Any) -> str:
+        """Write down an operation whose result is ``tensor``; its name."""
+        name = f"{fields['kind']}_{len(self.operations)}"
+        self.operations.append(Operation(name=name, shape=tuple(tensor.shape), **fields))
+        self._made_by[tensor] = name
+        return name
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        read = list(_tensors((args, kwargs)))
+        inputs = [self._name_of(tensor) for tensor in read]  # before an in-place call takes them over
+        self.counter.read()
+        result = func(*args, **kwargs)
+        macs = self.counter.read()
+        tensor = first_tensor(result)
+        if tensor is not None and not self._is_known_attribute(func, tensor):
+            self._write(func, args, kwargs, read, inputs, result, macs)
+        return result
+
+    def _is_known_attribute(self, func: Any, tensor: torch.Tensor) -> bool:
+        return getattr(func, "__name__", "") == "__get__" and tensor in self._made_by
+
+    def _write(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        read: list[torch.Tensor],
+        inputs: list[str],
+        result: Any,
+        macs: int,
+    ) -> None:
+        kind = plain_name(getattr(func, "__name__", str(func)))
+        numbers = tuple(a for a in args if isinstance(a, (int, float)) and not isinstance(a, bool))
+        weight = args[1] if len(args) > 1 else kwargs.get("weight")
+        made = list(_tensors(result))
+        name = self.enter(
+            made[0],
+            kind=kind,
+            inputs=tuple(inputs),
+            module=self.stack[-1] if self.stack else "",
+            parameters=tuple(self._parameter_names[id(t)] for t in read if id(t) in self._parameter_names),
+            weight=self._parameter_names.get(id(weight), "") if kind in LAYER_KINDS else "",
+            macs=macs,
+            clamps_negatives=clamps_negatives(kind, numbers, kwargs),
+            negates=negates(kind, numbers),
+        )
+        for tensor in made[1:]:
+            self._made_by[tensor] = name
+
+    def _name_of(self, tensor: torch.Tensor) -> str:
+        if tensor in self._made_by:
+            return str(self._made_by[tensor])
+        parameter = self._parameter_names.get(id(tensor), "")
+        source = Source.PARAMETER if parameter else Source.CONSTANT
+        return self.enter(
+            tensor, kind=source.value, source=source, parameters=(parameter,) if parameter else ()
+        )
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _tensors(item)

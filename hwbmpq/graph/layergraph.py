@@ -1,0 +1,70 @@
+"""``LayerGraph``: a network's weighted layers, how they hang together, and what stays in float."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import networkx as nx
+
+from hwbmpq.values import Layer, TieGroup, Uncovered
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerGraph:
+    """What hwbmpq knows about a network. Iterating yields its layers in execution order."""
+
+    layers: tuple[Layer, ...]
+    ties: tuple[TieGroup, ...]
+    uncovered: tuple[Uncovered, ...]
+    operations: nx.DiGraph
+    """Every operation in execution order; attributes ``kind``, ``shape`` and ``layer`` (a name or "")."""
+    traced_by: str
+    notes: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[Layer]:
+        return iter(self.layers)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __getitem__(self, name: str) -> Layer:
+        for layer in self.layers:
+            if layer.name == name:
+                return layer
+        raise KeyError(f"no layer named {name!r}")
+
+    @property
+    def weights(self) -> int:
+        """Weights of all layers, biases apart."""
+        return sum(layer.parameters for layer in self.layers)
+
+    @property
+    def parameters(self) -> int:
+        """All parameters of the network."""
+        return self.weights + sum(entry.parameters for entry in self.uncovered)
+
+    @property
+    def layer_macs(self) -> int:
+        return sum(layer.macs for layer in self.layers)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of the layers and of what is left in float."""
+        return self.layer_macs + sum(entry.macs for entry in self.uncovered)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the operations, ready for JSON."""
+        return {
+            "traced_by": self.traced_by,
+            "notes": list(self.notes),
+            "totals": {
+                "layers": len(self),
+                "weights": self.weights,
+                "parameters": self.parameters,
+                "layer_macs": self.layer_macs,
+                "macs": self.macs,
+            },
+            "layers": [asdict(layer) for layer in self.layers],
+            "ties": [asdict(group) for group in self.ties],
+            "uncovered": [asdict(entry) for entry in self.uncovered],
+        }

@@ -1,0 +1,118 @@
+"""What the tracers hand over: a network as a list of operations in execution order."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from torch import nn
+
+WEIGHTED_MODULES = (
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+    nn.Linear,
+)
+
+LAYER_KINDS = {
+    "conv1d": "conv1d",
+    "conv2d": "conv2d",
+    "conv3d": "conv3d",
+    "convtranspose1d": "conv_transpose1d",
+    "convtranspose2d": "conv_transpose2d",
+    "convtranspose3d": "conv_transpose3d",
+    "linear": "linear",
+}
+"""Operations with a weight, by their plain name, and what a ``Layer`` calls them."""
+
+ADDITIONS = frozenset({"add", "iadd", "radd"})
+
+
+class Source(Enum):
+    """Where a tensor comes from when no operation of the network made it."""
+
+    INPUT = "input"
+    PARAMETER = "parameter"
+    CONSTANT = "constant"
+    OPERATION = "operation"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operation:
+    """One tensor-producing call, or a tensor that enters the network from outside."""
+
+    name: str
+    kind: str
+    """Plain lower-case name: ``conv2d``, ``batchnorm2d``, ``add``, ``relu``, however it was called."""
+    source: Source = Source.OPERATION
+    inputs: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()
+    module: str = ""
+    """Dotted path of the innermost module in whose ``forward`` it ran."""
+    parameters: tuple[str, ...] = ()
+    """Parameters it reads directly, by their names in the model."""
+    weight: str = ""
+    """Of ``parameters``, the one that a weighted operation multiplies with."""
+    macs: int = 0
+    clamps_negatives: bool = False
+    """It cuts at zero or above, by its arguments (``clamp(min=0)``, ``hardtanh(0, 6)``)."""
+    negates: bool = False
+    """It scales or shifts by a negative constant."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trace:
+    """Every operation of one forward pass, and how it was found."""
+
+    operations: tuple[Operation, ...]
+    traced_by: str
+    """``fx``, ``export`` or ``hooks``."""
+    notes: tuple[str, ...] = ()
+    """Why earlier tracers did not serve."""
+
+
+def plain_name(name: str) -> str:
+    """One spelling for modules, functions, methods and ATen operators.
+
+    >>> [plain_name(n) for n in ("Conv2d", "conv2d", "add_", "__iadd__", "adaptive_avg_pool2d")]
+    ['conv2d', 'conv2d', 'add', 'iadd', 'adaptiveavgpool2d']
+    """
+    return name.replace("_", "").lower()
+
+
+def first_tensor(value: object) -> torch.Tensor | None:
+    """The first tensor in a (nested) result, or None if it holds no tensor."""
+    if isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            found = first_tensor(item)
+            if found is not None:
+                return found
+    return None
+
+
+_CLAMPS = frozenset({"clamp", "clip", "hardtanh", "clampmin"})
+_SCALES = frozenset({"mul", "imul", "div", "truediv", "add", "iadd", "sub", "rsub", "isub"})
+
+
+def clamps_negatives(kind: str, numbers: tuple[float, ...], named: Mapping[str, object]) -> bool:
+    """Whether a clamp with these constant arguments lets no negative value through."""
+    if kind not in _CLAMPS:
+        return False
+    low = named.get("min", named.get("min_val"))
+    if low is None and numbers:
+        low = numbers[0]
+    return isinstance(low, (int, float)) and low >= 0
+
+
+def negates(kind: str, numbers: tuple[float, ...]) -> bool:
+    """Whether arithmetic with these constants can make a non-negative tensor negative."""
+    if kind not in _SCALES:
+        return False
+    return kind.endswith("sub") or any(number < 0 for number in numbers)

@@ -1,0 +1,151 @@
+"""Which tensors can be negative: decides between the unsigned and the signed activation quantizer."""
+
+from collections.abc import Iterable
+
+from hwbmpq.graph.operations import Operation, Source
+
+_NEVER_NEGATIVE = frozenset(
+    [
+        "relu",
+        "relu6",
+        "sigmoid",
+        "hardsigmoid",
+        "softmax",
+        "softmax2d",
+        "softplus",
+        "abs",
+        "absolute",
+        "square",
+        "exp",
+        "sqrt",
+        "rsqrt",
+    ]
+)
+
+# Results are non-negative where all tensors they come from are.
+_KEEP_SIGN = frozenset(
+    [
+        "maxpool1d",
+        "maxpool2d",
+        "maxpool3d",
+        "maxpool1dwithindices",
+        "maxpool2dwithindices",
+        "maxpool3dwithindices",
+        "avgpool1d",
+        "avgpool2d",
+        "avgpool3d",
+        "adaptiveavgpool1d",
+        "adaptiveavgpool2d",
+        "adaptiveavgpool3d",
+        "adaptivemaxpool1d",
+        "adaptivemaxpool2d",
+        "adaptivemaxpool3d",
+        "lppool1d",
+        "lppool2d",
+        "flatten",
+        "unflatten",
+        "view",
+        "viewas",
+        "reshape",
+        "permute",
+        "transpose",
+        "t",
+        "contiguous",
+        "squeeze",
+        "unsqueeze",
+        "expand",
+        "expandas",
+        "movedim",
+        "swapaxes",
+        "narrow",
+        "select",
+        "slice",
+        "index",
+        "getitem",
+        "unbind",
+        "chunk",
+        "split",
+        "splitwithsizes",
+        "tensorsplit",
+        "cat",
+        "concat",
+        "concatenate",
+        "stack",
+        "hstack",
+        "vstack",
+        "repeat",
+        "repeatinterleave",
+        "tile",
+        "roll",
+        "flip",
+        "rot90",
+        "dropout",
+        "dropout1d",
+        "dropout2d",
+        "dropout3d",
+        "featuredropout",
+        "alphadropout",
+        "identity",
+        "clone",
+        "detach",
+        "to",
+        "float",
+        "double",
+        "add",
+        "iadd",
+        "radd",
+        "mul",
+        "imul",
+        "rmul",
+        "div",
+        "truediv",
+        "idiv",
+        "mean",
+        "sum",
+        "amax",
+        "amin",
+        "max",
+        "min",
+        "maximum",
+        "minimum",
+        "pad",
+        "constantpadnd",
+        "zeropad2d",
+        "reflectionpad2d",
+        "replicationpad2d",
+        "interpolate",
+        "upsample",
+        "upsamplenearest2d",
+        "upsamplebilinear2d",
+        "pixelshuffle",
+        "pixelunshuffle",
+        "channelshuffle",
+        "rearrange",
+        "pow",
+        "clamp",
+        "clip",
+        "clampmin",
+        "clampmax",
+        "hardtanh",
+        "einsum",
+        "matmul",
+        "bmm",
+    ]
+)
+
+
+def nonnegative_tensors(operations: Iterable[Operation]) -> set[str]:
+    """Names of the operations whose results cannot be negative."""
+    found: set[str] = set()
+    for operation in operations:
+        if operation.source is not Source.OPERATION:
+            continue  # inputs, parameters and buffers may hold anything
+        keeps = (
+            operation.kind in _KEEP_SIGN
+            and not operation.negates
+            and bool(operation.inputs)
+            and all(name in found for name in operation.inputs)
+        )
+        if operation.kind in _NEVER_NEGATIVE or operation.clamps_negatives or keeps:
+            found.add(operation.name)
+    return found
