@@ -1,0 +1,14 @@
+"""Quantizers for weights and activations, and the layers that use them."""
+
+from hwbmpq.quant.functional import fake_quantize_activation as fake_quantize_activation
+from hwbmpq.quant.functional import fake_quantize_weight as fake_quantize_weight
+from hwbmpq.quant.functional import quantize_weight as quantize_weight
+from hwbmpq.quant.input_quantizer import CALIBRATION_BATCHES as CALIBRATION_BATCHES
+from hwbmpq.quant.input_quantizer import InputQuantizer as InputQuantizer
+from hwbmpq.quant.layers import QuantizedLayer as QuantizedLayer
+from hwbmpq.quant.prepare import END_PRECISION as END_PRECISION
+from hwbmpq.quant.prepare import as_precision as as_precision
+from hwbmpq.quant.prepare import assign as assign
+from hwbmpq.quant.prepare import parameter_groups as parameter_groups
+from hwbmpq.quant.prepare import prepare as prepare
+from hwbmpq.quant.prepare import quantized_layers as quantized_layers

@@ -1,0 +1,156 @@
+"""Fake quantization with straight-through gradients: float in, float on the grid out.
+
+Only float arithmetic is used in the hot paths: on CPUs, comparisons and selections by mask run several
+times slower than ``clamp``, ``round`` and their backward kernels (measured by ``benchmarks/train_step.py``).
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hwbmpq.errors import NonFiniteError
+from hwbmpq.quant.ranges import largest_code
+
+TERNARY_BITS = 2
+TERNARY_THRESHOLD = 0.7
+"""TWN's threshold as a multiple of the mean magnitude (Li et al. 2016, eq. 6)."""
+
+
+def quantize_weight(weight: Tensor, bits: int, *, channel_axis: int | None = None) -> tuple[Tensor, Tensor]:
+    """Integer codes (as floats) and scale; ``codes * scale`` is the fake-quantized weight.
+
+    The scale is ``max|W| / (2^(bits-1) - 1)``, or TWN's at 2 bits, and 1 where all weights are zero. It has
+    the weight's number of axes, all of length 1 but ``channel_axis``.
+    """
+    axes = [axis for axis in range(weight.dim()) if axis != channel_axis]
+    if bits == TERNARY_BITS:
+        return _ternary(weight, axes)
+    peak = _peak(weight, axes)
+    scale = _or_one(peak / largest_code(bits, signed=True))
+    return torch.div(weight, scale).round_(), scale
+
+
+def fake_quantize_weight(
+    weight: Tensor, bits: int, *, channel_axis: int | None = None, name: str = "the weight"
+) -> Tensor:
+    """``round(W/S)·S``, ternary at 2 bits; the gradient passes straight through.
+
+    ``name`` is what the error about infinite or NaN weights calls them.
+    """
+    quantized, scale = _WeightSte.apply(weight, bits, channel_axis)  # type: ignore[no-untyped-call]
+    if _can_look_at(scale) and not bool(torch.isfinite(scale).all()):
+        raise NonFiniteError(
+            f"{name} holds infinite or NaN weights",
+            hint="lower the learning rate, clip gradients, or check the loaded weights",
+        )
+    return quantized  # type: ignore[no-any-return]
+
+
+def fake_quantize_activation(values: Tensor, alpha: Tensor, bits: int, *, signed: bool) -> Tensor:
+    """PACT: clip to [0, α] (signed: [-α, α]), round to ``bits``; α gets the clipped values' gradient.
+
+    ``alpha`` is a positive scalar tensor.
+    """
+    return _Pact.apply(values, alpha, bits, signed)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def check_finite(values: Tensor, name: str) -> None:
+    """Raise if ``values`` hold infinities or NaN, wherever looking costs no synchronisation.
+
+    The sum alone shows it, at a fraction of the cost of testing each element; only a sum that
+    overflowed makes the second look necessary.
+    """
+    if not _can_look_at(values) or bool(torch.isfinite(values.detach().sum())):
+        return
+    if not bool(torch.isfinite(values.detach()).all()):
+        raise NonFiniteError(
+            f"the input of {name} holds infinite or NaN values",
+            hint="check the data for bad samples; if training diverged, lower the learning rate",
+        )
+
+
+def _can_look_at(values: Tensor) -> bool:
+    return values.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _ternary(weight: Tensor, axes: list[int]) -> tuple[Tensor, Tensor]:
+    """TWN codes in {-1, 0, 1} and the mean magnitude of the weights that are not cut to zero.
+
+    Works on weights scaled to a peak of 1: sums of equal magnitudes are then exact, which makes
+    the quantizer idempotent, and no magnitude overflows the sum.
+    """
+    peak = _or_one(_peak(weight, axes))
+    unit = weight / peak
+    threshold = _or_one(TERNARY_THRESHOLD * unit.abs().mean(dim=axes, keepdim=True))
+    codes = F.hardshrink(unit / threshold, 1.0).sign_()
+    count = codes.abs().sum(dim=axes, keepdim=True)
+    total = (unit * codes).sum(dim=axes, keepdim=True)
+    return codes, peak * _or_one(total / count.clamp_min(1.0))
+
+
+def _peak(values: Tensor, axes: list[int]) -> Tensor:
+    """Largest magnitude, without a tensor of magnitudes on the way."""
+    return torch.maximum(values.amax(dim=axes, keepdim=True), -values.amin(dim=axes, keepdim=True))
+
+
+def _or_one(scale: Tensor) -> Tensor:
+    """1 in place of zeros; what is too small to divide by counts as zero."""
+    return torch.where(scale < torch.finfo(scale.dtype).tiny, torch.ones_like(scale), scale)
+
+
+class _WeightSte(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, bits: int, channel_axis: int | None) -> tuple[Tensor, Tensor]:
+        codes, scale = quantize_weight(weight, bits, channel_axis=channel_axis)
+        ctx.mark_non_differentiable(scale)
+        ctx.set_materialize_grads(False)
+        return codes.mul_(scale), scale
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return gradients[0], None, None
+
+
+class _Pact(torch.autograd.Function):
+    """α never leaves its device, so that neither pass waits for an accelerator.
+
+    Each pass allocates one tensor and works in place: on CPUs, touching fresh memory costs more than all
+    the arithmetic.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, alpha: Tensor, bits: int, signed: bool) -> Tensor:
+        ctx.save_for_backward(values, alpha)
+        ctx.signed = signed
+        steps = largest_code(bits, signed=signed)
+        low = -alpha if signed else torch.zeros_like(alpha)
+        clipped = torch.clamp(values, min=low, max=alpha)
+        return clipped.mul_(steps / alpha).round_().mul_(alpha / steps)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = gradients
+        values, alpha = ctx.saved_tensors
+        unit = torch.div(values, alpha)  # bounds are constants from here on, as the kernels want them
+        alpha_gradient = None
+        if ctx.needs_input_grad[1]:
+            alpha_gradient = _clipped_gradient(gradient, unit, ctx.signed)
+            torch.div(values, alpha, out=unit)
+        # The kernel passes the gradient where low < unit < 1, but PACT's interval is [0, α): reach below 0.
+        low = -1.0 if ctx.signed else -torch.finfo(unit.dtype).tiny
+        torch.ops.aten.hardtanh_backward.grad_input(gradient, unit, low, 1.0, grad_input=unit)
+        return unit, alpha_gradient, None, None
+
+
+def _clipped_gradient(gradient: Tensor, unit: Tensor, signed: bool) -> Tensor:
+    """Sum of the gradient where ``unit`` ≥ 1, less, if signed, that where it is ≤ -1. Overwrites ``unit``."""
+    almost_one = 1.0 - torch.finfo(unit.dtype).eps / 2
+    if signed:
+        torch.ops.aten.hardshrink.out(
+            unit.clamp_(-1.0, 1.0), almost_one, out=unit
+        )  # ±1 where clipped, else 0
+        return unit.mul_(gradient).sum()
+    torch.ops.aten.threshold_backward.grad_input(gradient, unit, almost_one, grad_input=unit)
+    return unit.sum()

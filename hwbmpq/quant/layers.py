@@ -1,0 +1,148 @@
+"""Layers that quantize their weight and their input, and are otherwise what they were."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from hwbmpq.quant.functional import fake_quantize_weight
+from hwbmpq.quant.input_quantizer import InputQuantizer
+from hwbmpq.values import FLOAT_BITS, Precision
+
+
+class QuantizedLayer(nn.Module):
+    """Mixed into a layer's class by ``quantized_class``; the layer object itself stays the same."""
+
+    layer_name: str
+    weight_bits: int
+    activation_bits: int
+    channel_axis: int | None
+    input_quantizer: InputQuantizer
+
+    @property
+    def precision(self) -> Precision:
+        return Precision(weight_bits=self.weight_bits, activation_bits=self.activation_bits)
+
+    def quantize_weight(self, weight: Tensor) -> Tensor:
+        """The weight as the layer multiplies with it."""
+        if self.weight_bits == FLOAT_BITS:
+            return weight
+        return fake_quantize_weight(
+            weight, self.weight_bits, channel_axis=self.channel_axis, name=f"layer '{self.layer_name}'"
+        )
+
+    def forward(self, values: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        values = self.input_quantizer(values, self.activation_bits)
+        return self.multiply(values, *args, **kwargs)
+
+    def multiply(self, values: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """The layer's own forward, its product taken with the quantized weight.
+
+        Serves any class, also one that pads or standardises on the way (timm's ``Conv2dSame`` and
+        ``StdConv2d``); the plain classes below save the detour.
+        """
+        with _WeightSwap(self):
+            return super().forward(values, *args, **kwargs)  # type: ignore[no-any-return]
+
+    def get_extra_state(self) -> Tensor:
+        return torch.tensor([self.weight_bits, self.activation_bits])
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.weight_bits, self.activation_bits = state.tolist()
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        *others: Any,
+    ) -> None:
+        """As usual, except that the widths may be missing: a float checkpoint has none."""
+        missing: list[str] = []
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, *others)
+        missing_keys.extend(key for key in missing if key != f"{prefix}_extra_state")
+
+    def extra_repr(self) -> str:
+        return (
+            f"{super().extra_repr()}, weight_bits={self.weight_bits}, activation_bits={self.activation_bits}"
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle by the float class's name: the quantized class is made on demand."""
+        return _rebuild, (type(self).__bases__[1],), self.__getstate__()  # type: ignore[no-untyped-call]
+
+
+class _WeightSwap(TorchFunctionMode):
+    """While active, the product of a layer takes its weight quantized."""
+
+    def __init__(self, layer: QuantizedLayer) -> None:
+        super().__init__()
+        self._layer = layer
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in _PRODUCTS:
+            if len(args) > 1:
+                args = (args[0], self._swap(args[1]), *args[2:])
+            else:
+                kwargs["weight"] = self._swap(kwargs["weight"])
+        return func(*args, **kwargs)
+
+    def _swap(self, weight: Tensor) -> Tensor:
+        """Quantize the layer's weight or what was computed from it, but no other parameter (an adapter's)."""
+        is_foreign = isinstance(weight, nn.Parameter) and weight is not self._layer.weight
+        return weight if is_foreign else self._layer.quantize_weight(weight)
+
+
+_PRODUCTS = frozenset(
+    {F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d, F.linear}
+)
+
+
+class _PlainConvolution(QuantizedLayer):
+    bias: Tensor | None
+
+    def multiply(self, values: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return self._conv_forward(values, self.quantize_weight(self.weight), self.bias)  # type: ignore[no-any-return, operator, arg-type]
+
+
+class _PlainLinear(QuantizedLayer):
+    bias: Tensor | None
+
+    def multiply(self, values: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return F.linear(values, self.quantize_weight(self.weight), self.bias)  # type: ignore[arg-type]
+
+
+_PLAIN: Mapping[type[nn.Module], type[QuantizedLayer]] = {
+    nn.Conv1d: _PlainConvolution,
+    nn.Conv2d: _PlainConvolution,
+    nn.Conv3d: _PlainConvolution,
+    nn.Linear: _PlainLinear,
+}
+
+
+_MADE: dict[type[nn.Module], type[QuantizedLayer]] = {}
+
+
+def quantized_class(float_class: type[nn.Module]) -> type[QuantizedLayer]:
+    """The quantized sibling of a layer class, a subclass of it; always the same one."""
+    if float_class not in _MADE:
+        _MADE[float_class] = _make_class(float_class)
+    return _MADE[float_class]
+
+
+def _make_class(float_class: type[nn.Module]) -> type[QuantizedLayer]:
+    mixin = _PLAIN.get(float_class, QuantizedLayer)
+    return type(f"Quantized{float_class.__name__}", (mixin, float_class), {"__module__": __name__})
+
+
+def _rebuild(float_class: type[nn.Module]) -> QuantizedLayer:
+    cls = quantized_class(float_class)
+    return cls.__new__(cls)

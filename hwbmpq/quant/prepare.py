@@ -1,0 +1,149 @@
+"""Turn a float network into a quantized one, in place, and switch its widths."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import networkx as nx
+from torch import nn
+
+from hwbmpq.errors import HwbmpqError
+from hwbmpq.quant.input_quantizer import InputQuantizer
+from hwbmpq.quant.layers import QuantizedLayer, quantized_class
+from hwbmpq.values import Layer, Precision
+
+END_PRECISION = Precision(weight_bits=16, activation_bits=16)
+"""What the first and the last layer get, as in the paper."""
+
+Width = int | tuple[int, int] | Precision
+"""One width for weights and input, a (weight, activation) pair, or a ``Precision``."""
+
+
+def prepare(
+    model: nn.Module,
+    layers: Iterable[Layer],
+    *,
+    precision: Width = 4,
+    end_precision: Width | None = END_PRECISION,
+    per_channel: bool = False,
+) -> nn.Module:
+    """Change ``model`` in place: its ``layers`` quantize their weights and inputs from now on.
+
+    ``layers`` come from ``hwbmpq.describe(model, example_input)``. The module objects, their parameters,
+    attributes, hooks and state_dict keys stay; float checkpoints still load. Each layer gains an
+    ``input_quantizer``, one and the same for all layers that read one tensor. ``precision`` is set
+    everywhere, ``end_precision`` on the first and the last layer (None: as everywhere else).
+    ``per_channel`` gives every output channel of a weight its own scale.
+
+    Create the optimizer afterwards, so that it holds the clipping points α
+    (``parameter_groups`` keeps them apart). Returns ``model``.
+    """
+    layers = list(layers)
+    modules = {layer.name: model.get_submodule(layer.name) for layer in layers}
+    for name, module in modules.items():
+        if isinstance(module, QuantizedLayer):
+            raise HwbmpqError(f"layer {name!r} is quantized already", hint="use assign() to change widths")
+    ends = as_precision(precision if end_precision is None else end_precision)
+    inner = as_precision(precision)
+    for readers in _layers_by_tensor(layers):
+        first = modules[readers[0].name]
+        quantizer = InputQuantizer(
+            signed=any(layer.input_signed for layer in readers),
+            trainable=not any(layer.reads_network_input for layer in readers),
+            name=f"layer '{readers[0].name}'",
+            like=first.weight,  # type: ignore[arg-type]
+        )
+        quantizer.train(first.training)
+        for layer in readers:
+            axis = _output_axis(layer) if per_channel else None
+            _quantize_in_place(modules[layer.name], layer.name, axis, quantizer)
+    return assign(model, {layer.name: ends if layer.is_end else inner for layer in layers})
+
+
+def assign(model: nn.Module, allocation: Any) -> nn.Module:
+    """Change ``model`` in place: set its layers' widths; parameters and optimizer state stay.
+
+    ``allocation`` maps layer names to widths, or has such a mapping as its ``bits``. Layers that it
+    does not name keep theirs. Returns ``model``.
+    """
+    widths: Mapping[str, Width] = getattr(allocation, "bits", allocation)
+    layers = dict(quantized_layers(model))
+    unknown = sorted(set(widths) - set(layers))
+    if unknown:
+        raise HwbmpqError(
+            f"the model has no quantized layer named {', '.join(unknown)}; it has: {', '.join(layers)}"
+        )
+    precisions = {
+        name: as_precision(width) for name, width in widths.items()
+    }  # all checked before any is set
+    for name, precision in precisions.items():
+        layers[name].weight_bits, layers[name].activation_bits = (
+            precision.weight_bits,
+            precision.activation_bits,
+        )
+    widths_of: dict[InputQuantizer, list[int]] = {}
+    for layer in layers.values():
+        widths_of.setdefault(layer.input_quantizer, []).append(layer.activation_bits)
+    for quantizer, readers in widths_of.items():
+        quantizer.set_widths(readers)
+    return model
+
+
+def quantized_layers(model: nn.Module) -> Iterator[tuple[str, QuantizedLayer]]:
+    """The layers that ``prepare`` changed, by the names they have in ``model``'s ``LayerGraph``."""
+    for module in model.modules():
+        if isinstance(module, QuantizedLayer):
+            yield module.layer_name, module
+
+
+def parameter_groups(
+    model: nn.Module, *, weight_decay: float, alpha_weight_decay: float
+) -> list[dict[str, Any]]:
+    """Two groups for an optimizer: the network's own parameters, and the clipping points α.
+
+    >>> torch.optim.SGD(parameter_groups(model, weight_decay=5e-4, alpha_weight_decay=2e-3), lr=0.1)  # doctest: +SKIP
+    """
+    quantizers = [module for module in model.modules() if isinstance(module, InputQuantizer)]
+    alphas = [quantizer.alpha for quantizer in quantizers]
+    alpha_ids = {id(alpha) for alpha in alphas}
+    own = [parameter for parameter in model.parameters() if id(parameter) not in alpha_ids]
+    return [
+        {"params": own, "weight_decay": weight_decay},
+        {"params": alphas, "weight_decay": alpha_weight_decay},
+    ]
+
+
+def as_precision(width: Width) -> Precision:
+    """Read a width as people write it: ``4``, ``(4, 8)`` or a ``Precision``."""
+    if isinstance(width, Precision):
+        return width
+    weight_bits, activation_bits = width if isinstance(width, (tuple, list)) else (width, width)
+    return Precision(weight_bits=weight_bits, activation_bits=activation_bits)
+
+
+def _layers_by_tensor(layers: list[Layer]) -> list[list[Layer]]:
+    """Layers grouped by the tensors they read; a layer that runs twice joins the readers of both."""
+    graph = nx.Graph()
+    for layer in layers:
+        graph.add_node(layer.name)
+        graph.add_edges_from((layer.name, ("tensor", tensor)) for tensor in layer.reads)
+    groups = nx.connected_components(graph)
+    group_of = {name: index for index, group in enumerate(groups) for name in group}
+    found: dict[int, list[Layer]] = {}
+    for layer in layers:
+        found.setdefault(group_of[layer.name], []).append(layer)
+    return list(found.values())
+
+
+def _quantize_in_place(
+    module: nn.Module, name: str, channel_axis: int | None, quantizer: InputQuantizer
+) -> None:
+    module.__class__ = quantized_class(type(module))
+    assert isinstance(module, QuantizedLayer)
+    module.layer_name = name
+    module.channel_axis = channel_axis
+    module.input_quantizer = quantizer
+
+
+def _output_axis(layer: Layer) -> int:
+    """Transposed convolutions hold their output channels (of one group) on the second axis."""
+    return 1 if layer.kind.startswith("conv_transpose") else 0
