@@ -1,0 +1,5 @@
+"""``python -m hwbmpq.cli`` runs the command line."""
+
+from hwbmpq.cli.main import main
+
+raise SystemExit(main())

@@ -1,0 +1,43 @@
+"""``hwbmpq inspect``: the layers of a network, their ties, and what stays in float."""
+
+import argparse
+import json
+from typing import Any
+
+from hwbmpq.cli.model_options import add_model_options, describe_model
+from hwbmpq.cli.render import print_graph
+from rich.console import Console
+
+_EPILOG = """\
+examples:
+  hwbmpq inspect --model timm:resnet18
+  hwbmpq inspect --model torchvision:mobilenet_v2 --input 3x96x96 --num-classes 10
+  hwbmpq inspect --model hwbmpq:resnet20 --weights resnet20.pt --json
+  hwbmpq inspect --model file:net.py:make_net --input 1x28x28
+  hwbmpq inspect --model file:model.pt2"""
+
+
+def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
+    parser = commands.add_parser(
+        "inspect",
+        parents=[common],
+        help="show a network's layers, ties and coverage",
+        description="Show a network's weighted layers with their parameters and multiply-accumulates "
+        "(MACs), which of them must share a bit width, and what is not quantized.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_model_options(parser)
+    parser.add_argument("--all", action="store_true", help="list every layer of a large network")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    model, graph = describe_model(args)
+    if args.json:
+        content = {"model": model.spec, "input_size": list(model.input_size), **graph.to_dict()}
+        print(json.dumps(content, indent=2))
+    else:
+        size = "x".join(map(str, model.input_size))
+        print_graph(Console(), graph, title=f"{model.spec} at {size}", all_rows=args.all)

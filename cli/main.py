@@ -1,0 +1,70 @@
+"""The ``hwbmpq`` command: parser, errors, exit codes."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from hwbmpq.cli.commands import inspect
+from rich.console import Console
+from rich.markup import escape
+
+import hwbmpq
+from hwbmpq.errors import HwbmpqError
+
+USER_ERROR = 2
+INTERRUPTED = 130
+_COMMANDS = (inspect,)
+
+_DESCRIPTION = """\
+Hardware-aware mixed-precision quantization for PyTorch.
+
+hwbmpq finds the layers of a network, learns how sensitive each is, and gives every layer the
+bit width that your device's budget allows."""
+
+_EPILOG = """\
+examples:
+  hwbmpq inspect --model timm:resnet18
+  hwbmpq inspect --model file:net.py:make_net --input 3x96x96 --json
+
+'hwbmpq COMMAND --help' explains each command."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hwbmpq",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"hwbmpq {hwbmpq.__version__}")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in _COMMANDS:
+        command.add_parser(commands, common)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code. Errors of the input are one sentence on stderr and code 2."""
+    args = build_parser().parse_args(argv)
+    try:
+        args.run(args)
+    except HwbmpqError as error:
+        if args.debug:
+            raise
+        _report(error)
+        return USER_ERROR
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader (head, less) has gone; so should the interpreter's complaint
+        return 0
+    return 0
+
+
+def _report(error: HwbmpqError) -> None:
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(f"[bold red]error:[/] {escape(str(error))}")
+    if error.hint:
+        console.print(f"[bold]try:[/] {escape(error.hint)}")

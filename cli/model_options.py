@@ -1,0 +1,83 @@
+"""``--model`` and its companions, shared by every command that takes a network."""
+
+import argparse
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+import hwbmpq
+from hwbmpq.errors import ModelLoadError, TraceError
+
+if TYPE_CHECKING:
+    from hwbmpq.models import LoadedModel
+
+    from hwbmpq.graph import LayerGraph
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("network")
+    group.add_argument(
+        "--model",
+        required=True,
+        metavar="SPEC",
+        help="timm:NAME, torchvision:NAME, hwbmpq:NAME (resnet8, resnet20, resnet56, each also as NAME_b with "
+        "1x1 shortcuts; resnet18, vgg16), file:PATH.py:FACTORY (your code: a function that returns a "
+        "torch.nn.Module) or file:PATH.pt2 (saved by torch.export)",
+    )
+    group.add_argument(
+        "--input", metavar="CxHxW", help="input size without the batch (default: the network's own)"
+    )
+    group.add_argument("--num-classes", type=int, metavar="N", help="classes (default: the network's own)")
+    weights = group.add_mutually_exclusive_group()
+    weights.add_argument("--pretrained", action="store_true", help="fetch timm's or torchvision's weights")
+    weights.add_argument(
+        "--weights",
+        metavar="FILE",
+        help="local weights: safetensors, or a torch checkpoint of tensors (read without unpickling code)",
+    )
+    group.add_argument(
+        "--tie",
+        choices=("input", "sibling", "none"),
+        default="input",
+        help="give a downsample layer the width of the layer that feeds it (input: BMPQ, the default), of the "
+        "layer beside it (sibling: HAWQ), or its own (none)",
+    )
+
+
+def load_from(args: argparse.Namespace, device: str = "cpu") -> "LoadedModel":
+    """The network that the options name."""
+    return hwbmpq.models.load_model(
+        args.model,
+        num_classes=args.num_classes,
+        input_size=hwbmpq.models.parse_input_size(args.input) if args.input else None,
+        pretrained=args.pretrained,
+        weights=args.weights,
+        device=device,
+    )
+
+
+def describe_model(args: argparse.Namespace) -> "tuple[LoadedModel, LayerGraph]":
+    """The network that the options name, and its graph.
+
+    A zoo's network is built on the meta device, without memory for its weights, if nothing needs them.
+    """
+    needs_values = args.pretrained or args.weights or args.model.startswith("file:")
+    with _status(f"reading {args.model}"):
+        if not needs_values:
+            try:
+                return _describe(args, "meta")
+            except (ModelLoadError, TraceError):
+                pass  # the network looks at values while it is built or runs: it needs real ones
+        return _describe(args, "cpu")
+
+
+def _describe(args: argparse.Namespace, device: str) -> "tuple[LoadedModel, LayerGraph]":
+    model = load_from(args, device)
+    return model, hwbmpq.describe(model.network, model.example_input(), tie=args.tie)
+
+
+def _status(text: str) -> AbstractContextManager[object]:
+    """A spinner on stderr while a person is watching."""
+    console = Console(stderr=True)
+    return console.status(text) if console.is_terminal else nullcontext()

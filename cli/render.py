@@ -1,0 +1,184 @@
+"""Values drawn for a terminal."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from hwbmpq.values import Layer, TieGroup, Uncovered
+
+if TYPE_CHECKING:
+    from hwbmpq.graph import LayerGraph
+
+_MOST_ROWS = 60
+_WIDE = 120  # columns from which shapes are shown
+_NARROWEST_NAME = 12
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def print_graph(console: Console, graph: "LayerGraph", *, title: str, all_rows: bool = False) -> None:
+    """The layers, ties and coverage of a network."""
+    shown = list(graph.layers) if all_rows else _largest(graph.layers)
+    console.print(_layer_table(graph, shown, title, width=console.width))
+    hidden = len(graph) - len(shown)
+    if hidden:
+        share = 1 - _ratio(sum(layer.parameters for layer in shown), graph.weights)
+        console.print(
+            f"{hidden} smaller layers with {share:.1%} of the weights are not shown; --all lists them"
+        )
+    console.print(_totals(graph))
+    if graph.ties:
+        console.print(_tie_table(graph.ties))
+    if graph.uncovered:
+        console.print(_coverage_table(graph))
+
+
+def bar(share: float, width: int) -> str:
+    """A horizontal bar, ``share`` of ``width`` characters long."""
+    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
+
+
+def shorten(name: str, width: int) -> str:
+    """Cut the middle out of a long name: both ends of a layer's path say where it is."""
+    if len(name) <= width:
+        return name
+    keep = max(width - 1, 2)
+    return f"{name[: keep // 2]}…{name[len(name) - (keep - keep // 2) :]}"
+
+
+def _largest(layers: Sequence[Layer]) -> list[Layer]:
+    if len(layers) <= _MOST_ROWS:
+        return list(layers)
+    names = {layer.name for layer in sorted(layers, key=lambda layer: -layer.parameters)[:_MOST_ROWS]}
+    return [layer for layer in layers if layer.name in names]
+
+
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _table(title: str) -> Table:
+    return Table(
+        title=escape(title),
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+
+
+def _layer_table(graph: "LayerGraph", shown: Sequence[Layer], title: str, *, width: int) -> Table:
+    is_wide = width >= _WIDE
+    bar_width = 12 if is_wide else 4
+    others = 100 if is_wide else 58  # what the other columns take
+    most_weights = max(layer.parameters for layer in graph)
+    most_macs = max(layer.macs for layer in graph)
+    table = _table(title)
+    table.add_column("layer", no_wrap=True)
+    table.add_column("kind", no_wrap=True)
+    if is_wide:
+        table.add_column("weight", no_wrap=True)
+        table.add_column("output", no_wrap=True)
+    table.add_column("weights", justify="right", no_wrap=True)
+    table.add_column("share", no_wrap=True)
+    table.add_column("MACs", justify="right", no_wrap=True)
+    table.add_column("share", no_wrap=True)
+    for layer in shown:
+        shapes = [_shape(layer.weight_shape), _shape(layer.output_shape[1:])] if is_wide else []
+        table.add_row(
+            Text(shorten(layer.name, max(_NARROWEST_NAME, width - others))),
+            _kind(layer),
+            *shapes,
+            f"{layer.parameters:,}",
+            _share(layer.parameters, graph.weights, most_weights, bar_width),
+            f"{layer.macs / 1e6:,.1f} M",
+            _share(layer.macs, graph.macs, most_macs, bar_width),
+        )
+    return table
+
+
+def _share(part: int, whole: int, largest: int, bar_width: int) -> str:
+    """Percentage of the whole, and a bar that is full for the largest part."""
+    return f"{_ratio(part, whole):5.1%} {bar(_ratio(part, largest), bar_width)}"
+
+
+def _kind(layer: Layer) -> str:
+    """``conv2d``, ``conv2d dw`` (depthwise), ``conv2d /32`` (32 groups), ``linear x2`` (runs twice)."""
+    marks = [layer.kind]
+    if layer.is_depthwise:
+        marks.append("dw")
+    elif layer.groups > 1:
+        marks.append(f"/{layer.groups}")
+    if layer.calls > 1:
+        marks.append(f"x{layer.calls}")
+    return " ".join(marks)
+
+
+def _shape(shape: Iterable[int]) -> str:
+    return "x".join(map(str, shape))
+
+
+def _totals(graph: "LayerGraph") -> str:
+    return (
+        f"[bold]{len(graph)} layers[/], [bold]{graph.weights:,} weights[/] "
+        f"({_ratio(graph.weights, graph.parameters):.2%} of {graph.parameters:,} parameters), "
+        f"[bold]{graph.layer_macs / 1e9:.3f} GMACs[/] ({_ratio(graph.layer_macs, graph.macs):.2%} of all), "
+        f"traced by {graph.traced_by}" + "".join(f"\n[dim]not by {escape(note)}[/]" for note in graph.notes)
+    )
+
+
+def _tie_table(ties: Iterable[TieGroup]) -> Table:
+    table = _table("Layers that share a width")
+    table.add_column("layers", overflow="fold")
+    table.add_column("why", overflow="fold")
+    for group in ties:
+        table.add_row(Text(", ".join(group.layers)), Text(group.reason))
+    return table
+
+
+_WHY = {
+    "norm": "scales and shifts of normalisation layers",
+    "bias": "added after the product",
+    "embedding": "a table, not a product",
+    "attention": "nn.MultiheadAttention uses its weights inside one fused function",
+    "activation product": "both factors are activations",
+    "functional weight": "used outside the forward of a conv or linear module",
+    "never runs": "not reached by this forward pass",
+    "other parameter": "not the weight of a convolution or linear layer",
+}
+
+
+def _coverage_table(graph: "LayerGraph") -> Table:
+    by_reason: dict[str, list[Uncovered]] = defaultdict(list)
+    for entry in graph.uncovered:
+        by_reason[entry.reason].append(entry)
+    table = _table("Left in float")
+    table.add_column("what", no_wrap=True)
+    table.add_column("places", justify="right")
+    table.add_column("parameters", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column("MACs", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column("why", overflow="fold")
+    for reason, entries in sorted(by_reason.items(), key=lambda item: -sum(e.parameters for e in item[1])):
+        parameters = sum(entry.parameters for entry in entries)
+        macs = sum(entry.macs for entry in entries)
+        table.add_row(
+            reason,
+            str(len(entries)),
+            f"{parameters:,}",
+            f"{_ratio(parameters, graph.parameters):.2%}",
+            f"{macs:,}",
+            f"{_ratio(macs, graph.macs):.2%}",
+            _WHY[reason],
+        )
+    return table
