@@ -104,13 +104,13 @@ class Dataflow:
     @cached_property
     def _dominator(self) -> dict[str, str | None]:
         """For each operation on the data path, the last tensor that every path to it goes through."""
-        root = object()  # stands before all inputs
+        root = ""  # stands before all inputs; no operation has this name
         tree = nx.DiGraph()
         for name in self._anchor:
             reads = self.data_inputs(name)
             tree.add_edges_from([(read, name) for read in reads] or [(root, name)])
         found = nx.immediate_dominators(tree, root) if tree else {}
-        return {name: found[name] if found[name] is not root else None for name in self._anchor}
+        return {name: found[name] or None for name in self._anchor}
 
     def fork(self, join: str) -> str | None:
         """The tensor where the branches that meet at ``join`` part."""
