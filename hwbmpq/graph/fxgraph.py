@@ -134,7 +134,7 @@ class _Interpreter(fx.Interpreter):
             weight=weight,
             macs=macs,
             clamps_negatives=clamps_negatives(kind, numbers, named),
-            negates=negates(kind, numbers),
+            negates=negates(kind, numbers, named),
         )
 
 

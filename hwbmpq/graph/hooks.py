@@ -109,7 +109,7 @@ class _Recorder(TorchFunctionMode):
             weight=self._parameter_names.get(id(weight), "") if kind in LAYER_KINDS else "",
             macs=macs,
             clamps_negatives=clamps_negatives(kind, numbers, kwargs),
-            negates=negates(kind, numbers),
+            negates=negates(kind, numbers, kwargs),
         )
         for tensor in made[1:]:
             self._made_by[tensor] = name

@@ -60,7 +60,7 @@ class Operation:
     clamps_negatives: bool = False
     """It cuts at zero or above, by its arguments (``clamp(min=0)``, ``hardtanh(0, 6)``)."""
     negates: bool = False
-    """It scales or shifts by a negative constant."""
+    """It multiplies, adds or pads with a negative constant."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,7 +98,7 @@ def first_tensor(value: object) -> torch.Tensor | None:
 
 
 _CLAMPS = frozenset({"clamp", "clip", "hardtanh", "clampmin"})
-_SCALES = frozenset({"mul", "imul", "div", "truediv", "add", "iadd", "sub", "rsub", "isub"})
+_TAKES_CONSTANT = frozenset({"mul", "imul", "rmul", "add", "iadd", "radd", "pad", "constantpadnd"})
 
 
 def clamps_negatives(kind: str, numbers: tuple[float, ...], named: Mapping[str, object]) -> bool:
@@ -111,8 +111,9 @@ def clamps_negatives(kind: str, numbers: tuple[float, ...], named: Mapping[str, 
     return isinstance(low, (int, float)) and low >= 0
 
 
-def negates(kind: str, numbers: tuple[float, ...]) -> bool:
-    """Whether arithmetic with these constants can make a non-negative tensor negative."""
-    if kind not in _SCALES:
+def negates(kind: str, numbers: tuple[float, ...], named: Mapping[str, object]) -> bool:
+    """Whether a product, sum or padding with these constants can turn non-negative values negative."""
+    if kind not in _TAKES_CONSTANT:
         return False
-    return kind.endswith("sub") or any(number < 0 for number in numbers)
+    constants = [*numbers, *(value for value in named.values() if isinstance(value, (int, float)))]
+    return any(constant < 0 for constant in constants)

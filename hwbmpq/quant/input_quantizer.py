@@ -63,16 +63,11 @@ class InputQuantizer(nn.Module):
         return fake_quantize_activation(values, _positive(self.alpha), bits, signed=self.signed)
 
     def _quantize_in_observed_range(self, values: Tensor) -> Tensor:
-        if self.training or self.calibrating:
-            self._observe(values.detach())
+        if (self.training or self.calibrating) and values.numel():
+            self.observed.copy_(torch.maximum(self.observed, values.detach().abs().amax()))
+        if self.calibrating:
+            self._count_batch(values)
         return fake_quantize_activation(values, _positive(self.observed), OBSERVED_BITS, signed=self.signed)
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _observe(self, values: Tensor) -> None:
-        """Widen the range to the largest magnitude seen."""
-        if values.numel():
-            torch.maximum(self.observed, values.abs().amax().to(self.observed.dtype), out=self.observed)
-            self._count_batch()
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _calibrate(self, values: Tensor, bits: int) -> None:
@@ -82,10 +77,11 @@ class InputQuantizer(nn.Module):
         best = best_clip(values, bits, signed=self.signed)
         with torch.no_grad():
             self.alpha.add_((best - self.alpha) / (self.batches_seen + 1))
-        self._count_batch()
+        self._count_batch(values)
 
-    def _count_batch(self) -> None:
-        self.batches_seen += 1
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _count_batch(self, values: Tensor) -> None:
+        self.batches_seen += values.numel() > 0
         self.calibrating = self.batches_seen < CALIBRATION_BATCHES
 
     def set_widths(self, widths: Iterable[int]) -> None:

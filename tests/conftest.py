@@ -1,0 +1,49 @@
+"""Fixtures shared by all tests."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def tiny_cnn() -> nn.Module:
+    """Four layers in a row: conv, conv, linear, linear."""
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Conv2d(4, 6, 3, stride=2, padding=1, bias=False),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(6 * 4 * 4, 12),
+        nn.ReLU(),
+        nn.Linear(12, 5),
+    )
+
+
+@pytest.fixture
+def images() -> Tensor:
+    """A batch for ``tiny_cnn``."""
+    return torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """Where real images are, by the environment variable HWBMPQ_DATA."""
+    folder = os.environ.get("HWBMPQ_DATA")
+    if not folder or not (Path(folder) / "cifar10.npz").is_file():
+        pytest.skip("HWBMPQ_DATA names no folder with cifar10.npz")
+    return Path(folder)

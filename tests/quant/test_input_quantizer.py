@@ -1,0 +1,142 @@
+"""The activation quantizer as a module: initialisation, sharing, observed range."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import Tensor
+
+from hwbmpq.errors import NonFiniteError
+from hwbmpq.quant import CALIBRATION_BATCHES, InputQuantizer, fake_quantize_activation
+from hwbmpq.quant.input_quantizer import best_clip
+
+
+@pytest.fixture
+def quantizer() -> InputQuantizer:
+    return InputQuantizer(signed=False, trainable=True, name="layer 'conv'", like=torch.empty(0))
+
+
+def batch(seed: int) -> Tensor:
+    return torch.randn(64, 32, generator=torch.Generator().manual_seed(seed)).relu()
+
+
+def squared_error(values: Tensor, alpha: Tensor, bits: int, signed: bool) -> float:
+    return float((fake_quantize_activation(values, alpha, bits, signed=signed) - values).square().sum())
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("signed", [False, True])
+def test_best_clip_beats_the_maximum_and_its_neighbours(bits: int, signed: bool) -> None:
+    values = torch.randn(4000) if signed else torch.randn(4000).relu()
+    best = best_clip(values, bits, signed=signed)
+    error = squared_error(values, best, bits, signed)
+    for factor in (0.8, 1.25):
+        assert error <= squared_error(values, best * factor, bits, signed)
+    assert error <= squared_error(values, values.abs().max(), bits, signed)
+
+
+def test_alpha_is_the_mean_of_the_first_batches_best_clips_and_then_stays(quantizer: InputQuantizer) -> None:
+    batches = [batch(seed) * (1 + seed) for seed in range(CALIBRATION_BATCHES)]
+    for values in batches:
+        quantizer(values, 4)
+    expected = torch.stack([best_clip(values, 4, signed=False) for values in batches]).mean()
+    torch.testing.assert_close(quantizer.alpha.detach(), expected)
+    quantizer(batch(99) * 1000, 4)
+    torch.testing.assert_close(quantizer.alpha.detach(), expected)
+
+
+def test_calibration_also_works_in_evaluation_mode(quantizer: InputQuantizer) -> None:
+    quantizer.eval()(batch(0), 4)
+    torch.testing.assert_close(quantizer.alpha.detach(), best_clip(batch(0), 4, signed=False))
+
+
+def test_equal_widths_share_the_tensor_and_others_do_not(quantizer: InputQuantizer) -> None:
+    values = batch(0).requires_grad_()
+    four = quantizer(values, 4)
+    assert quantizer(values, 4) is four
+    assert quantizer(values, 2) is not four
+    assert quantizer(batch(0), 4) is not four  # equal values, another tensor
+
+
+def test_an_in_place_change_is_not_answered_from_the_cache(quantizer: InputQuantizer) -> None:
+    for seed in range(CALIBRATION_BATCHES):
+        quantizer(batch(seed), 4)
+    values = batch(0)
+    before = quantizer(values, 4)
+    values.mul_(0.5)
+    after = quantizer(values, 4)
+    assert not torch.equal(before, after)
+
+
+def test_a_tensor_made_without_gradients_is_not_reused_with_them(quantizer: InputQuantizer) -> None:
+    values = batch(0).requires_grad_()
+    with torch.no_grad():
+        first = quantizer(values, 4)
+    second = quantizer(values, 4)
+    assert not first.requires_grad
+    assert second.requires_grad
+
+
+def test_the_cache_keeps_no_tensor_alive(quantizer: InputQuantizer) -> None:
+    quantizer(batch(0), 4)
+    assert quantizer._last is not None
+    assert quantizer._last._quantized() is None
+
+
+def test_sixteen_bits_use_the_range_seen_in_training(quantizer: InputQuantizer) -> None:
+    for seed in range(CALIBRATION_BATCHES):
+        quantizer(batch(seed), 16)
+    widest = max(float(batch(seed).max()) for seed in range(CALIBRATION_BATCHES))
+    assert float(quantizer.observed) == pytest.approx(widest)
+    quantizer.eval()
+    assert float(quantizer(torch.tensor([widest * 2]), 16).detach()) == pytest.approx(widest)
+    quantizer.train()
+    assert float(quantizer(torch.tensor([widest * 2]), 16).detach()) == pytest.approx(widest * 2)
+    assert quantizer.alpha.grad is None
+
+
+def test_float_width_returns_the_very_tensor(quantizer: InputQuantizer) -> None:
+    values = batch(0)
+    assert quantizer(values, 32) is values
+
+
+def test_alpha_below_zero_still_quantizes_and_can_recover(quantizer: InputQuantizer) -> None:
+    for seed in range(CALIBRATION_BATCHES):
+        quantizer(batch(seed), 4)
+    with torch.no_grad():
+        quantizer.alpha.fill_(-1.0)
+    quantized = quantizer(batch(0), 4)
+    quantized.backward(-torch.ones_like(quantized))  # the loss falls as the outputs grow
+    assert torch.isfinite(quantized).all()
+    assert float(quantizer.alpha.grad) < 0  # so the next step raises α
+
+
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+@pytest.mark.parametrize("bits", [2, 8, 16])
+def test_infinite_and_nan_inputs_raise_and_name_the_layer(
+    quantizer: InputQuantizer, bad: float, bits: int
+) -> None:
+    values = batch(0)
+    values[3, 4] = bad
+    with pytest.raises(NonFiniteError, match="the input of layer 'conv' holds infinite or NaN"):
+        quantizer(values, bits)
+
+
+def test_large_finite_values_whose_sum_overflows_pass(quantizer: InputQuantizer) -> None:
+    assert torch.isfinite(quantizer(torch.full((8,), 3e38), 4)).all()
+
+
+def test_copies_and_pickles_do_not_share_the_cache(quantizer: InputQuantizer) -> None:
+    values = batch(0)
+    kept = quantizer(values, 4)
+    for twin in (copy.deepcopy(quantizer), pickle.loads(pickle.dumps(quantizer))):
+        assert twin._last is None
+        assert torch.equal(twin(values, 4), kept)
+        assert twin.batches_seen == quantizer.batches_seen + 1
+
+
+def test_empty_batches_change_nothing(quantizer: InputQuantizer) -> None:
+    assert quantizer(torch.empty(0, 4), 4).shape == (0, 4)
+    assert quantizer(torch.empty(0, 4), 16).shape == (0, 4)
+    assert quantizer.batches_seen == 0
