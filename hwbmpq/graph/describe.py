@@ -12,7 +12,7 @@ from hwbmpq.errors import NoLayersError
 from hwbmpq.graph.coverage import list_uncovered
 from hwbmpq.graph.dataflow import Dataflow
 from hwbmpq.graph.layergraph import LayerGraph
-from hwbmpq.graph.operations import LAYER_KINDS, WEIGHTED_MODULES, Operation
+from hwbmpq.graph.operations import LAYER_KINDS, WEIGHTED_MODULES, Operation, Trace
 from hwbmpq.graph.signs import nonnegative_tensors
 from hwbmpq.graph.ties import DEFAULT_TIE, find_ties
 from hwbmpq.graph.trace import trace
@@ -25,7 +25,11 @@ def describe(model: nn.Module, example_input: Tensor, *, tie: str = DEFAULT_TIE)
     ``example_input`` carries a batch axis; shapes and MACs are those of one sample. ``tie`` is the
     policy for downsample layers: ``input`` (the paper's), ``sibling`` (HAWQ's) or ``none``.
     """
-    traced = trace(model, example_input)
+    return describe_trace(model, trace(model, example_input), tie=tie)
+
+
+def describe_trace(model: nn.Module, traced: Trace, *, tie: str = DEFAULT_TIE) -> LayerGraph:
+    """The ``LayerGraph`` of a network whose operations are known."""
     layer_of = _layers_by_operation(model, traced.operations)
     if not layer_of:
         raise NoLayersError(

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hwbmpq.errors import TraceError
 from hwbmpq.graph.fxgraph import trace_with_export, trace_with_fx
@@ -63,14 +64,20 @@ def _without_data(run: _Tracer) -> _Tracer:
 
 @contextmanager
 def _quiet_evaluation(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; every module's own mode comes back afterwards."""
+    """Evaluation mode without gradients; every module's own mode comes back afterwards.
+
+    Attention's fused kernels are switched off: they would hide its products.
+    """
+    fused_attention = torch.backends.mha.get_fastpath_enabled()
     modes = {module: module.training for module in model.modules()}
     for module in modes:
         module.training = False
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
+        torch.backends.mha.set_fastpath_enabled(fused_attention)
         for module, mode in modes.items():
             module.training = mode
 

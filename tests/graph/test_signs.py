@@ -1,0 +1,66 @@
+"""Unsigned quantizers only where no negative value can arrive, checked on real forward passes."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import hwbmpq
+from hwbmpq.torchvision_import import import_timm
+
+CASES = {
+    "relu": (F.relu, False),
+    "relu6": (F.relu6, False),
+    "sigmoid": (torch.sigmoid, False),
+    "softmax": (lambda x: x.softmax(-1), False),
+    "clamped at zero": (lambda x: x.clamp(min=0), False),
+    "clamped between": (lambda x: torch.clamp(x, 0, 6), False),
+    "pooled relu": (lambda x: F.max_pool1d(F.relu(x), 1), False),
+    "sum of relus": (lambda x: F.relu(x) + F.relu(-x), False),
+    "padded relu": (lambda x: F.pad(F.relu(x), (0, 0)), False),
+    "relu times two": (lambda x: F.relu(x) * 2, False),
+    "clamped below zero": (lambda x: x.clamp(min=-1), True),
+    "silu": (F.silu, True),
+    "gelu": (F.gelu, True),
+    "tanh": (torch.tanh, True),
+    "relu minus relu": (lambda x: F.relu(x) - F.relu(-x), True),
+    "relu minus one": (lambda x: F.relu(x) + -1, True),
+    "relu times minus one": (lambda x: F.relu(x) * -1, True),
+    "relu plus raw": (lambda x: F.relu(x) + x, True),
+    "padded with minus one": (lambda x: F.pad(F.relu(x), (0, 0), value=-1.0), True),
+    "negated relu": (lambda x: -F.relu(x), True),
+}
+
+
+class Between(nn.Module):
+    def __init__(self, function: object) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.function(self.first(x)))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("function", "signed"), CASES.values(), ids=CASES.keys())
+def test_sign_after(function: object, signed: bool) -> None:
+    assert hwbmpq.describe(Between(function), torch.randn(1, 4))["second"].input_signed is signed
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["resnet18", "mobilenetv3_small_050", "repvgg_a0", "vit_tiny_patch16_224", "regnety_002", "ghostnet_050"],
+)
+def test_no_unsigned_layer_ever_sees_a_negative_value(name: str) -> None:
+    model = import_timm().create_model(name, num_classes=10).eval()
+    graph = hwbmpq.describe(model, torch.randn(1, 3, 224, 224))
+    lowest: dict[str, float] = {}
+    for layer in graph:
+        model.get_submodule(layer.name).register_forward_pre_hook(
+            lambda _, inputs, name=layer.name: lowest.update({name: float(inputs[0].min())})
+        )
+    with torch.no_grad():
+        model(torch.randn(2, 3, 224, 224))
+    assert {
+        layer.name: lowest[layer.name] for layer in graph if not layer.input_signed and lowest[layer.name] < 0
+    } == {}
