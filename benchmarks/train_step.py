@@ -66,10 +66,15 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument(
+        "--default-malloc", action="store_true", help="do not ask the C library to keep freed memory"
+    )
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
+    keeps = not args.default_malloc and hwbmpq.keep_freed_memory()
+    print(f"freed memory is {'kept' if keeps else 'returned to the system'}, {args.threads} threads")
     results = []
     for spec, size, batch in CASES:
         result = measure(spec, size, batch, args.rounds)
@@ -82,6 +87,7 @@ def main() -> None:
         machine = {
             "cpu": platform.processor() or platform.machine(),
             "threads": args.threads,
+            "keeps_freed_memory": keeps,
             "torch": torch.__version__,
         }
         args.json.write_text(

@@ -4,11 +4,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from hwbmpq.cli.commands import inspect
 from rich.console import Console
 from rich.markup import escape
 
 import hwbmpq
+from hwbmpq.cli.commands import inspect
 from hwbmpq.errors import HwbmpqError
 
 USER_ERROR = 2

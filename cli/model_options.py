@@ -10,9 +10,8 @@ import hwbmpq
 from hwbmpq.errors import ModelLoadError, TraceError
 
 if TYPE_CHECKING:
-    from hwbmpq.models import LoadedModel
-
     from hwbmpq.graph import LayerGraph
+    from hwbmpq.models import LoadedModel
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:

@@ -23,6 +23,7 @@ if _TYPE_CHECKING:
     from hwbmpq.errors import HwbmpqError as HwbmpqError
     from hwbmpq.graph import LayerGraph as LayerGraph
     from hwbmpq.graph import describe as describe
+    from hwbmpq.host_memory import keep_freed_memory as keep_freed_memory
     from hwbmpq.values import Layer as Layer
     from hwbmpq.values import Precision as Precision
     from hwbmpq.values import TieGroup as TieGroup
@@ -37,6 +38,7 @@ _HOME_OF = {
     "TieGroup": "hwbmpq.values",
     "Uncovered": "hwbmpq.values",
     "describe": "hwbmpq.graph",
+    "keep_freed_memory": "hwbmpq.host_memory",
 }
 __all__ = sorted([*_SUBMODULES, *_HOME_OF, "__version__"])
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hwbmpq.models.exported import load_exported
-from hwbmpq.models.weights import load_weights
-from hwbmpq.models.zoo import NETWORKS
 from torch import nn
 
 from hwbmpq.errors import HwbmpqError, ModelLoadError, UnknownNameError
+from hwbmpq.models.exported import load_exported
+from hwbmpq.models.weights import load_weights
+from hwbmpq.models.zoo import NETWORKS
 from hwbmpq.torchvision_import import import_timm, import_torchvision
 
 SPEC_FORMS = "timm:NAME, torchvision:NAME, hwbmpq:NAME, file:PATH.py:FACTORY or file:PATH.pt2"

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 
+from torch import nn
+
 from hwbmpq.models.resnet import cifar_resnet, resnet18
 from hwbmpq.models.vgg import vgg16
-from torch import nn
 
 NETWORKS: dict[str, Callable[[int], nn.Module]] = {
     "resnet8": cifar_resnet(8, shortcut="A"),

@@ -4,9 +4,10 @@ import argparse
 import json
 from typing import Any
 
+from rich.console import Console
+
 from hwbmpq.cli.model_options import add_model_options, describe_model
 from hwbmpq.cli.render import print_graph
-from rich.console import Console
 
 _EPILOG = """\
 examples:

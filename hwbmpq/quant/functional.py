@@ -133,24 +133,26 @@ class _Pact(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = gradients
         values, alpha = ctx.saved_tensors
-        unit = torch.div(values, alpha)  # bounds are constants from here on, as the kernels want them
+        # The kernels want constant bounds. On CPU α is at hand; elsewhere everything is divided by it.
+        scaled, bound = (values, alpha.item()) if _can_look_at(alpha) else (values / alpha, 1.0)
+        result = torch.empty_like(values)
         alpha_gradient = None
         if ctx.needs_input_grad[1]:
-            alpha_gradient = _clipped_gradient(gradient, unit, ctx.signed)
-            torch.div(values, alpha, out=unit)
-        # The kernel passes the gradient where low < unit < 1, but PACT's interval is [0, α): reach below 0.
-        low = -1.0 if ctx.signed else -torch.finfo(unit.dtype).tiny
-        torch.ops.aten.hardtanh_backward.grad_input(gradient, unit, low, 1.0, grad_input=unit)
-        return unit, alpha_gradient, None, None
+            alpha_gradient = _clipped_gradient(gradient, scaled, bound, ctx.signed, scratch=result)
+        # The kernel passes the gradient where low < scaled < bound, but PACT's interval is [0, α): reach below 0.
+        low = -bound if ctx.signed else -torch.finfo(values.dtype).tiny
+        torch.ops.aten.hardtanh_backward.grad_input(gradient, scaled, low, bound, grad_input=result)
+        return result, alpha_gradient, None, None
 
 
-def _clipped_gradient(gradient: Tensor, unit: Tensor, signed: bool) -> Tensor:
-    """Sum of the gradient where ``unit`` ≥ 1, less, if signed, that where it is ≤ -1. Overwrites ``unit``."""
-    almost_one = 1.0 - torch.finfo(unit.dtype).eps / 2
+def _clipped_gradient(
+    gradient: Tensor, values: Tensor, bound: float, signed: bool, *, scratch: Tensor
+) -> Tensor:
+    """Sum of the gradient where ``values`` ≥ ``bound``, less, if signed, that where they are ≤ -``bound``."""
+    just_below = bound * (1.0 - torch.finfo(values.dtype).eps / 2)  # the next smaller float
     if signed:
-        torch.ops.aten.hardshrink.out(
-            unit.clamp_(-1.0, 1.0), almost_one, out=unit
-        )  # ±1 where clipped, else 0
-        return unit.mul_(gradient).sum()
-    torch.ops.aten.threshold_backward.grad_input(gradient, unit, almost_one, grad_input=unit)
-    return unit.sum()
+        torch.clamp(values, -bound, bound, out=scratch)
+        torch.ops.aten.hardshrink.out(scratch, just_below, out=scratch)  # ±bound where clipped, else 0
+        return scratch.mul_(gradient).sum() / bound
+    torch.ops.aten.threshold_backward.grad_input(gradient, values, just_below, grad_input=scratch)
+    return scratch.sum()

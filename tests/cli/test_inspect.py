@@ -1,0 +1,164 @@
+"""``hwbmpq inspect`` as a person types it."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+import hwbmpq
+from hwbmpq.cli.main import build_parser, main
+from hwbmpq.cli.render import bar, print_graph, shorten
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(list(arguments))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_resnet18_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "inspect", "--model", "timm:resnet18", "--input", "3x224x224", "--json")
+    content = json.loads(out)
+    assert (code, err) == (0, "")
+    assert len(content["layers"]) == 21
+    assert content["totals"]["weights"] == 11_678_912
+    assert content["totals"]["layer_macs"] == pytest.approx(1.82e9, rel=0.01)
+    assert [group["layers"] for group in content["ties"]] == [
+        ["layer1.1.conv2", "layer2.0.downsample.0"],
+        ["layer2.1.conv2", "layer3.0.downsample.0"],
+        ["layer3.1.conv2", "layer4.0.downsample.0"],
+    ]
+    assert content["traced_by"] == "fx"
+    assert {entry["reason"] for entry in content["uncovered"]} == {"norm", "bias"}
+    assert (content["model"], content["input_size"]) == ("timm:resnet18", [3, 224, 224])
+
+
+def test_tables_say_the_same(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    code, out, _ = run(capsys, "inspect", "--model", "hwbmpq:resnet20_b")
+    assert code == 0
+    for fact in (
+        "hwbmpq:resnet20_b at 3x32x32",
+        "layer3.0.shortcut.0",
+        "64x32x1x1",
+        "22 layers",
+        "270,896 weights",
+        "traced by fx",
+        "downsample layer2.0.shortcut.0 follows its input layer layer1.2.conv2",
+        "Left in float",
+        "scales and shifts of normalisation layers",
+    ):
+        assert fact in out
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 160])
+def test_tables_fit_the_terminal(width: int) -> None:
+    model = hwbmpq.models.load_model("timm:resnet18", device="meta")
+    file = io.StringIO()
+    graph = hwbmpq.describe(model.network, model.example_input())
+    print_graph(Console(width=width, file=file), graph, title="resnet18")
+    lines = file.getvalue().splitlines()
+    assert max(len(line) for line in lines) <= width
+    if width >= 80:
+        assert any(
+            line.split()[:3] == ["layer4.1.conv2", "conv2d", "512x512x3x3" if width >= 120 else "2,359,296"]
+            for line in lines
+        )
+
+
+def test_a_large_network_shows_its_largest_layers_unless_all_are_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _, short, _ = run(capsys, "inspect", "--model", "timm:densenet121")
+    assert "61 smaller layers with" in short
+    _, long, _ = run(capsys, "inspect", "--model", "timm:densenet121", "--all")
+    assert "smaller layers" not in long
+    assert len(long.splitlines()) >= len(short.splitlines()) + 60
+
+
+def test_tie_policy_reaches_the_graph(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "inspect", "--model", "hwbmpq:resnet8_b", "--tie", "none", "--json")
+    assert json.loads(out)["ties"] == []
+
+
+def test_networks_that_look_at_values_fall_back_to_real_ones(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "net.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.fc = torch.nn.Linear(4, 2)\n"
+        "    def forward(self, x):\n"
+        "        return self.fc(x) if x.sum() > 0 else self.fc(-x)\n"
+    )
+    code, out, _ = run(capsys, "inspect", "--model", f"file:{tmp_path}/net.py:Net", "--input", "4", "--json")
+    assert (code, json.loads(out)["traced_by"]) == (0, "hooks")
+
+
+def test_local_weights_are_checked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    network = hwbmpq.models.load_model("hwbmpq:resnet8").network
+    torch.save({"state_dict": network.state_dict()}, tmp_path / "w.pt")
+    arguments = ("inspect", "--model", "hwbmpq:resnet8", "--weights", f"{tmp_path}/w.pt", "--json")
+    assert run(capsys, *arguments)[0] == 0
+    code, out, err = run(capsys, *arguments, "--num-classes", "7")
+    assert (code, out) == (2, "")
+    assert "linear.weight is (10, 64), the model has (7, 64)" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (["--model", "timm:resnt18"], "no timm model named 'resnt18': did you mean resnet18", ""),
+        (["--model", "resnet18"], "cannot read the model specification", "timm:NAME"),
+        (["--model", "hwbmpq:vgg16", "--input", "3x8x8"], "rejects an input of 3x8x8", "--input CxHxW"),
+        (["--model", "hwbmpq:resnet8", "--input", "1x32x32"], "rejects an input of 1x32x32", "--input"),
+        (["--model", "hwbmpq:resnet8", "--input", "big"], "cannot read the input size 'big'", "3x224x224"),
+        (["--model", "hwbmpq:resnet8", "--weights", "gone.pt"], "no weights file gone.pt", ""),
+        (["--model", "file:gone.py:make"], "no file gone.py", ""),
+    ],
+)
+def test_bad_input_is_a_sentence_on_stderr_and_code_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str, hint: str
+) -> None:
+    code, out, err = run(capsys, "inspect", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert message in err
+    assert hint in err
+    assert "Traceback" not in err
+
+
+def test_a_network_without_layers_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("import torch\ndef make():\n    return torch.nn.ReLU()\n")
+    code, _, err = run(capsys, "inspect", "--model", f"file:{tmp_path}/net.py:make", "--input", "3x4x4")
+    assert code == 2
+    assert "error: ReLU has no layer to quantize" in err
+    assert "try: hwbmpq quantizes nn.Conv*" in err
+
+
+def test_debug_shows_the_traceback() -> None:
+    with pytest.raises(hwbmpq.HwbmpqError):
+        main(["inspect", "--model", "hwbmpq:nothing", "--debug"])
+
+
+def test_help_teaches_by_example(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--help"], ["inspect", "--help"]):
+        with pytest.raises(SystemExit) as stopped:
+            main(arguments)
+        assert stopped.value.code == 0
+        assert "examples:" in capsys.readouterr().out
+    assert build_parser().prog == "hwbmpq"
+
+
+def test_bars_and_names() -> None:
+    assert bar(0, 4) == "    "
+    assert bar(1, 4) == "████"
+    assert bar(0.5, 4) == "██  "
+    assert bar(0.09375, 4) == "▍   "
+    assert shorten("stages.2.blocks.0.conv1", 12) == "stage…0.conv1"[:5] + "…" + "0.conv1"[-6:]
+    assert shorten("conv1", 12) == "conv1"

@@ -1,0 +1,101 @@
+"""Exported programs become networks that can be described, quantized and trained."""
+
+import copy
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import hwbmpq
+from hwbmpq.errors import ModelLoadError
+from hwbmpq.models import load_model
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1, stride=2, bias=False)
+        self.norm = nn.BatchNorm2d(4)
+        self.block = nn.Sequential(nn.Conv2d(4, 4, 3, padding="same", groups=2), nn.ReLU())
+        self.dropout = nn.Dropout(0.5)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.norm(self.conv(x)))
+        x = self.block(self.block(x))  # twice
+        return self.head(self.dropout(x.mean((2, 3))))
+
+
+@pytest.fixture
+def network() -> nn.Module:
+    network = Small()
+    network.norm.running_mean.normal_()
+    network.norm.running_var.uniform_(0.5, 2)
+    return network
+
+
+def save(network: nn.Module, path: Path, batch: int = 2) -> None:
+    example = torch.randn(batch, 3, 8, 8)
+    dynamic = {"x": {0: torch.export.Dim("batch")}}
+    torch.export.save(torch.export.export(network, (example,), dynamic_shapes=dynamic), path)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_program_computes_the_same_and_its_layers_are_found(
+    network: nn.Module, training: bool, tmp_path: Path
+) -> None:
+    save(copy.deepcopy(network).train(training), tmp_path / "m.pt2")
+    model = load_model(f"file:{tmp_path}/m.pt2")
+    assert model.input_size == (3, 8, 8)
+    images = torch.randn(5, 3, 8, 8)
+    torch.testing.assert_close(model.network.eval()(images), network.eval()(images))
+    graph = hwbmpq.describe(model.network, model.example_input())
+    original = hwbmpq.describe(network, images)
+    assert [(la.name, la.weight_shape, la.macs, la.calls, la.input_signed) for la in graph] == [
+        (la.name, la.weight_shape, la.macs, la.calls, la.input_signed) for la in original
+    ]
+    assert graph.parameters == original.parameters
+
+
+def test_it_trains_and_quantizes_like_any_network(network: nn.Module, tmp_path: Path) -> None:
+    save(network.eval(), tmp_path / "m.pt2")
+    loaded = load_model(f"file:{tmp_path}/m.pt2").network
+    hwbmpq.quant.prepare(loaded, hwbmpq.describe(loaded, torch.randn(1, 3, 8, 8)))
+    loaded.train()
+    mean = loaded.norm.running_mean.clone()
+    loaded(torch.randn(4, 3, 8, 8)).sum().backward()
+    assert loaded.conv.weight.grad is not None
+    assert not torch.equal(loaded.norm.running_mean, mean)
+    first, second = loaded(torch.ones(2, 3, 8, 8)), loaded(torch.ones(2, 3, 8, 8))
+    assert not torch.equal(first, second)  # dropout is live
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"PK\x03\x04" + b"\x00" * 40])
+def test_garbage_is_one_clear_sentence(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "m.pt2").write_bytes(content)
+    with pytest.raises(ModelLoadError, match=r"m\.pt2 is not a program that torch\.export saved"):
+        load_model(f"file:{tmp_path}/m.pt2")
+
+
+def test_truncated_programs_are_refused(network: nn.Module, tmp_path: Path) -> None:
+    save(network.eval(), tmp_path / "m.pt2")
+    whole = (tmp_path / "m.pt2").read_bytes()
+    (tmp_path / "m.pt2").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ModelLoadError):
+        load_model(f"file:{tmp_path}/m.pt2")
+
+
+def test_pickled_objects_are_refused_unread(network: nn.Module, tmp_path: Path) -> None:
+    save(network.eval(), tmp_path / "m.pt2")
+    with zipfile.ZipFile(tmp_path / "m.pt2", "a") as archive:
+        archive.writestr("m/data/constants/opaque_obj_0", b"cos\nsystem\n(S'echo ran'\ntR.")
+    with pytest.raises(ModelLoadError, match="carries pickled objects"):
+        load_model(f"file:{tmp_path}/m.pt2")
+
+
+def test_a_class_count_cannot_be_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match="class count of an exported program is fixed"):
+        load_model(f"file:{tmp_path}/m.pt2", num_classes=3)
