@@ -17,6 +17,11 @@ TERNARY_BITS = 2
 TERNARY_THRESHOLD = 0.7
 """TWN's threshold as a multiple of the mean magnitude (Li et al. 2016, eq. 6)."""
 
+SMALLEST_ALPHA = 1e-6
+"""A clipping point below counts as this one, so that a step too far can be taken back."""
+
+_HALVES = (torch.float16, torch.bfloat16)  # too coarse to compute scales and codes in
+
 
 def quantize_weight(weight: Tensor, bits: int, *, channel_axis: int | None = None) -> tuple[Tensor, Tensor]:
     """Integer codes (as floats) and scale; ``codes * scale`` is the fake-quantized weight.
@@ -39,6 +44,9 @@ def fake_quantize_weight(
 
     ``name`` is what the error about infinite or NaN weights calls them.
     """
+    if weight.dtype in _HALVES:
+        wide = fake_quantize_weight(weight.float(), bits, channel_axis=channel_axis, name=name)
+        return wide.to(weight.dtype)
     quantized, scale = _WeightSte.apply(weight, bits, channel_axis)  # type: ignore[no-untyped-call]
     if _can_look_at(scale) and not bool(torch.isfinite(scale).all()):
         raise NonFiniteError(
@@ -51,8 +59,10 @@ def fake_quantize_weight(
 def fake_quantize_activation(values: Tensor, alpha: Tensor, bits: int, *, signed: bool) -> Tensor:
     """PACT: clip to [0, α] (signed: [-α, α]), round to ``bits``; α gets the clipped values' gradient.
 
-    ``alpha`` is a positive scalar tensor.
+    ``alpha`` is a scalar tensor; below ``SMALLEST_ALPHA`` it counts as that.
     """
+    if values.dtype in _HALVES:
+        return fake_quantize_activation(values.float(), alpha.float(), bits, signed=signed).to(values.dtype)
     return _Pact.apply(values, alpha, bits, signed)  # type: ignore[no-untyped-call, no-any-return]
 
 
@@ -122,6 +132,7 @@ class _Pact(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, alpha: Tensor, bits: int, signed: bool) -> Tensor:
+        alpha = alpha.clamp_min(SMALLEST_ALPHA)
         ctx.save_for_backward(values, alpha)
         ctx.signed = signed
         steps = largest_code(bits, signed=signed)
@@ -133,6 +144,8 @@ class _Pact(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = gradients
         values, alpha = ctx.saved_tensors
+        if torch.is_grad_enabled():  # somebody wants second derivatives, which the kernels do not have
+            return *_differentiable_gradients(gradient, values, alpha, ctx.signed), None, None
         # The kernels want constant bounds. On CPU α is at hand; elsewhere everything is divided by it.
         scaled, bound = (values, alpha.item()) if _can_look_at(alpha) else (values / alpha, 1.0)
         result = torch.empty_like(values)
@@ -143,6 +156,16 @@ class _Pact(torch.autograd.Function):
         low = -bound if ctx.signed else -torch.finfo(values.dtype).tiny
         torch.ops.aten.hardtanh_backward.grad_input(gradient, scaled, low, bound, grad_input=result)
         return result, alpha_gradient, None, None
+
+
+def _differentiable_gradients(
+    gradient: Tensor, values: Tensor, alpha: Tensor, signed: bool
+) -> tuple[Tensor, Tensor]:
+    """The same by plain arithmetic: gradients of the input and of α, linear in ``gradient``."""
+    above = (values >= alpha).to(gradient.dtype)
+    below = (values <= -alpha if signed else values < 0).to(gradient.dtype)
+    alpha_gradient = (gradient * (above - below if signed else above)).sum()
+    return gradient * (1 - above - below), alpha_gradient
 
 
 def _clipped_gradient(

@@ -1,13 +1,13 @@
 """The activation quantizer of a layer's input, shared by all layers that read the same tensor."""
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hwbmpq.quant.functional import check_finite, fake_quantize_activation
+from hwbmpq.quant.functional import SMALLEST_ALPHA, check_finite, fake_quantize_activation
 from hwbmpq.quant.ranges import largest_code
 from hwbmpq.values import FLOAT_BITS
 
@@ -17,16 +17,33 @@ OBSERVED_BITS = 16
 CALIBRATION_BATCHES = 8
 _SAMPLE = 2**14  # elements looked at when α is initialised: enough to place a clipping point
 _CLIP_CANDIDATES = 40
-_SMALLEST_ALPHA = 1e-6
+
+
+class _Calibration:
+    """How far the initialisation has come; one object for a quantizer and its data-parallel replicas.
+
+    Compiled code looks at the flags only: a counter would be compiled anew at each value.
+    """
+
+    def __init__(self) -> None:
+        self.batches = 0  # that α is the mean of
+        self.has_alpha = False
+        self.has_range = False
+        self.is_complete = False
+
+    def count_batch(self) -> None:
+        self.batches += 1
+        self.has_alpha = True
+        self.is_complete = self.batches >= CALIBRATION_BATCHES
 
 
 class InputQuantizer(nn.Module):
-    """Clips a tensor at a trainable α and rounds it (PACT); at 16 bits, uses the range seen so far.
+    """Clips a tensor at a trainable α and rounds it (PACT); at 16 bits, uses the range seen in training.
 
-    α is initialised from the first batches: the clipping point with the least squared error at the
+    α is initialised from the first training batches: the clipping point with the least squared error at the
     width in use. It stays there for the network's own input, which no training moves: a gradient for it
-    would cost the first layer a whole backward pass. Readers at the same width get the very same
-    tensor, computed once.
+    would cost the first layer a whole backward pass. In evaluation mode nothing is learned, except from
+    the very first batch if there was no training. Readers at the same width get the very same tensor.
     """
 
     alpha: nn.Parameter
@@ -39,61 +56,66 @@ class InputQuantizer(nn.Module):
         self.name = name
         self.alpha = nn.Parameter(torch.ones((), dtype=like.dtype, device=like.device))
         self.register_buffer("observed", torch.zeros((), dtype=like.dtype, device=like.device))
-        self.batches_seen = 0
-        self.calibrating = True
+        self.calibration = _Calibration()
+        self._widths: dict[str, int] = {}
         self._last: _LastResult | None = None
 
     def forward(self, values: Tensor, bits: int) -> Tensor:
         if bits == FLOAT_BITS:
             return values
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or values.is_inference():
             return self._quantize(values, bits)  # the compiler merges equal computations itself
-        if self._last is not None and (shared := self._last.get(values, bits)) is not None:
+        if self._last is not None and (shared := self._last.get(self, values, bits)) is not None:
             return shared
         check_finite(values, self.name)
         quantized = self._quantize(values, bits)
-        self._last = _LastResult(values, bits, quantized)
+        self._last = _LastResult(self, values, bits, quantized)
         return quantized
 
     def _quantize(self, values: Tensor, bits: int) -> Tensor:
+        known = self.calibration
         if bits == OBSERVED_BITS:
-            return self._quantize_in_observed_range(values)
-        if self.calibrating:
+            if self.training or not known.has_range:
+                self._observe(values.detach())
+            return fake_quantize_activation(values, self.observed, bits, signed=self.signed)
+        if not known.is_complete and (self.training or not known.has_alpha):
             self._calibrate(values.detach(), bits)
-        return fake_quantize_activation(values, _positive(self.alpha), bits, signed=self.signed)
+        return fake_quantize_activation(values, self.alpha, bits, signed=self.signed)
 
-    def _quantize_in_observed_range(self, values: Tensor) -> Tensor:
-        if (self.training or self.calibrating) and values.numel():
-            self.observed.copy_(torch.maximum(self.observed, values.detach().abs().amax()))
-        if self.calibrating:
-            self._count_batch(values)
-        return fake_quantize_activation(values, _positive(self.observed), OBSERVED_BITS, signed=self.signed)
+    def _observe(self, values: Tensor) -> None:
+        """Widen the range to the largest magnitude seen."""
+        if values.numel():
+            peak = values.abs().amax().to(self.observed.dtype)
+            self.observed.copy_(torch.maximum(self.observed, peak))
+            self.calibration.has_range = True
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _calibrate(self, values: Tensor, bits: int) -> None:
         """Move α to the mean of the best clipping points of the batches so far."""
-        if not values.numel():
-            return
+        seen_already = self._last is not None and self._last.is_of(values)
+        if seen_already or _inside_backward() or not bool(values.any()):
+            return  # another reader at another width; a recomputed forward pass; nothing to learn from
+        self._observe(values)
         best = best_clip(values, bits, signed=self.signed)
         with torch.no_grad():
-            self.alpha.add_((best - self.alpha) / (self.batches_seen + 1))
-        self._count_batch(values)
+            self.alpha.add_((best - self.alpha) / (self.calibration.batches + 1))
+        self.calibration.count_batch()
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _count_batch(self, values: Tensor) -> None:
-        self.batches_seen += values.numel() > 0
-        self.calibrating = self.batches_seen < CALIBRATION_BATCHES
-
-    def set_widths(self, widths: Iterable[int]) -> None:
-        """Train α only while a reader's width makes use of it: DDP wants a gradient for all that trains."""
-        self.alpha.requires_grad_(self.trainable and any(bits < OBSERVED_BITS for bits in widths))
+    def set_width(self, reader: str, bits: int) -> None:
+        """Note a reader's width. α trains only while one makes use of it: DDP wants a gradient for all that trains."""
+        self._widths[reader] = bits
+        is_used = any(width < OBSERVED_BITS for width in self._widths.values())
+        self.alpha.requires_grad_(self.trainable and is_used)
 
     def get_extra_state(self) -> Tensor:
-        return torch.tensor(self.batches_seen)
+        return torch.tensor([self.calibration.batches, self.calibration.has_range])
 
     def set_extra_state(self, state: Tensor) -> None:
-        self.batches_seen = int(state)
-        self.calibrating = self.batches_seen < CALIBRATION_BATCHES
+        batches, has_range = state.tolist()
+        self.calibration = _Calibration()
+        self.calibration.has_range = bool(has_range)
+        for _ in range(batches):
+            self.calibration.count_batch()
 
     def _load_from_state_dict(
         self,
@@ -120,19 +142,29 @@ class InputQuantizer(nn.Module):
 class _LastResult:
     """The last quantized tensor, as long as somebody else keeps it alive."""
 
-    def __init__(self, values: Tensor, bits: int, quantized: Tensor) -> None:
-        self._key = (bits, values._version, torch.is_grad_enabled())
+    def __init__(self, quantizer: InputQuantizer, values: Tensor, bits: int, quantized: Tensor) -> None:
+        self._key = self._key_of(quantizer, values, bits)
         self._values = weakref.ref(values)
+        self._storage = values.data_ptr()
         self._quantized = weakref.ref(quantized)
 
-    def get(self, values: Tensor, bits: int) -> Tensor | None:
-        same = self._values() is values and self._key == (bits, values._version, torch.is_grad_enabled())
+    @staticmethod
+    def _key_of(quantizer: InputQuantizer, values: Tensor, bits: int) -> tuple[object, ...]:
+        versions = (values._version, quantizer.alpha._version, quantizer.observed._version)
+        return (bits, versions, torch.is_grad_enabled())
+
+    def is_of(self, values: Tensor) -> bool:
+        """Whether the last result came from this very data."""
+        return self._values() is not None and self._storage == values.data_ptr()
+
+    def get(self, quantizer: InputQuantizer, values: Tensor, bits: int) -> Tensor | None:
+        same = self._values() is values and self._key == self._key_of(quantizer, values, bits)
         return self._quantized() if same else None
 
 
-def _positive(alpha: Tensor) -> Tensor:
-    """α kept above zero; its gradient passes, so that it can recover from a step too far."""
-    return alpha + (alpha.detach().clamp_min(_SMALLEST_ALPHA) - alpha.detach())
+def _inside_backward() -> bool:
+    """Activation checkpointing runs the forward pass again during backward: it must see the same α."""
+    return bool(torch._C._current_graph_task_id() != -1)
 
 
 def best_clip(values: Tensor, bits: int, *, signed: bool) -> Tensor:
@@ -142,7 +174,7 @@ def best_clip(values: Tensor, bits: int, *, signed: bool) -> Tensor:
     if not signed:
         sample = sample.clamp_min(0)
     peak = values.abs().amax() if signed else values.amax()
-    peak = peak.float().clamp_min(_SMALLEST_ALPHA)
+    peak = peak.float().clamp_min(SMALLEST_ALPHA)
     candidates = peak * torch.linspace(1 / _CLIP_CANDIDATES, 1, _CLIP_CANDIDATES, device=values.device)
     steps = largest_code(bits, signed=signed)
     unit = (sample / candidates[:, None]).clamp_(-1, 1)  # (candidates, sample)

@@ -26,6 +26,10 @@ class QuantizedLayer(nn.Module):
     def precision(self) -> Precision:
         return Precision(weight_bits=self.weight_bits, activation_bits=self.activation_bits)
 
+    def set_precision(self, precision: Precision) -> None:
+        self.weight_bits, self.activation_bits = precision.weight_bits, precision.activation_bits
+        self.input_quantizer.set_width(self.layer_name, precision.activation_bits)
+
     def quantize_weight(self, weight: Tensor) -> Tensor:
         """The weight as the layer multiplies with it."""
         if self.weight_bits == FLOAT_BITS:
@@ -34,9 +38,8 @@ class QuantizedLayer(nn.Module):
             weight, self.weight_bits, channel_axis=self.channel_axis, name=f"layer '{self.layer_name}'"
         )
 
-    def forward(self, values: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        values = self.input_quantizer(values, self.activation_bits)
-        return self.multiply(values, *args, **kwargs)
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:  # named as in torch.nn
+        return self.multiply(self.input_quantizer(input, self.activation_bits), *args, **kwargs)
 
     def multiply(self, values: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """The layer's own forward, its product taken with the quantized weight.
@@ -51,7 +54,8 @@ class QuantizedLayer(nn.Module):
         return torch.tensor([self.weight_bits, self.activation_bits])
 
     def set_extra_state(self, state: Tensor) -> None:
-        self.weight_bits, self.activation_bits = state.tolist()
+        weight_bits, activation_bits = state.tolist()
+        self.set_precision(Precision(weight_bits=weight_bits, activation_bits=activation_bits))
 
     def _load_from_state_dict(
         self,

@@ -56,6 +56,7 @@ def prepare(
         for layer in readers:
             axis = _output_axis(layer) if per_channel else None
             _quantize_in_place(modules[layer.name], layer.name, axis, quantizer)
+    _switch_off_fused_paths(model)
     return assign(model, {layer.name: ends if layer.is_end else inner for layer in layers})
 
 
@@ -76,15 +77,7 @@ def assign(model: nn.Module, allocation: Any) -> nn.Module:
         name: as_precision(width) for name, width in widths.items()
     }  # all checked before any is set
     for name, precision in precisions.items():
-        layers[name].weight_bits, layers[name].activation_bits = (
-            precision.weight_bits,
-            precision.activation_bits,
-        )
-    widths_of: dict[InputQuantizer, list[int]] = {}
-    for layer in layers.values():
-        widths_of.setdefault(layer.input_quantizer, []).append(layer.activation_bits)
-    for quantizer, readers in widths_of.items():
-        quantizer.set_widths(readers)
+        layers[name].set_precision(precision)
     return model
 
 
@@ -142,6 +135,13 @@ def _quantize_in_place(
     module.layer_name = name
     module.channel_axis = channel_axis
     module.input_quantizer = quantizer
+
+
+def _switch_off_fused_paths(model: nn.Module) -> None:
+    """In evaluation, torch's transformer layer hands its weights to one fused kernel, past the quantizers."""
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = 0  # which makes the kernel inapplicable
 
 
 def _output_axis(layer: Layer) -> int:

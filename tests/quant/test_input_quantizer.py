@@ -6,6 +6,7 @@ import pickle
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from hwbmpq.errors import NonFiniteError
 from hwbmpq.quant import CALIBRATION_BATCHES, InputQuantizer, fake_quantize_activation
@@ -46,9 +47,62 @@ def test_alpha_is_the_mean_of_the_first_batches_best_clips_and_then_stays(quanti
     torch.testing.assert_close(quantizer.alpha.detach(), expected)
 
 
-def test_calibration_also_works_in_evaluation_mode(quantizer: InputQuantizer) -> None:
+def test_evaluation_learns_from_its_first_batch_only_and_only_if_nothing_was_known(
+    quantizer: InputQuantizer,
+) -> None:
     quantizer.eval()(batch(0), 4)
+    quantizer(batch(1) * 10, 4)
     torch.testing.assert_close(quantizer.alpha.detach(), best_clip(batch(0), 4, signed=False))
+    assert torch.equal(quantizer(batch(0), 4), quantizer(batch(0), 4))
+
+
+def test_readers_at_two_widths_count_as_one_batch(quantizer: InputQuantizer) -> None:
+    values = batch(0)
+    kept = [quantizer(values, 4), quantizer(values, 2)]
+    assert quantizer.calibration.batches == 1
+    assert len(kept) == 2
+
+
+def test_a_forward_pass_recomputed_in_backward_sees_the_same_alpha(quantizer: InputQuantizer) -> None:
+    values = batch(0).requires_grad_()
+    result = checkpoint(lambda x: quantizer(x, 4).square(), values, use_reentrant=False)
+    alpha = float(quantizer.alpha.detach())
+    result.sum().backward()
+    assert (float(quantizer.alpha.detach()), quantizer.calibration.batches) == (alpha, 1)
+
+
+def test_switching_from_sixteen_bits_calibrates_alpha_then(quantizer: InputQuantizer) -> None:
+    for seed in range(CALIBRATION_BATCHES + 1):
+        quantizer(batch(seed), 16)
+    quantizer(batch(0), 4)
+    torch.testing.assert_close(quantizer.alpha.detach(), best_clip(batch(0), 4, signed=False))
+
+
+def test_switching_to_sixteen_bits_knows_the_range_already(quantizer: InputQuantizer) -> None:
+    for seed in range(CALIBRATION_BATCHES + 1):
+        quantizer(batch(seed), 4)
+    widest = max(float(batch(seed).max()) for seed in range(CALIBRATION_BATCHES))
+    assert float(quantizer.observed) == pytest.approx(widest)
+    torch.testing.assert_close(quantizer.eval()(batch(0), 16), batch(0), rtol=0, atol=1e-4)
+
+
+def test_batches_of_zeros_teach_nothing(quantizer: InputQuantizer) -> None:
+    quantizer(torch.zeros(4, 4), 4)
+    assert (quantizer.calibration.batches, float(quantizer.alpha.detach())) == (0, 1.0)
+
+
+def test_inference_mode_works(quantizer: InputQuantizer) -> None:
+    expected = quantizer.eval()(batch(0), 4)
+    with torch.inference_mode():
+        assert torch.equal(quantizer(batch(0), 4), expected)
+
+
+def test_a_changed_alpha_is_not_answered_from_the_cache(quantizer: InputQuantizer) -> None:
+    values = batch(0)
+    before = quantizer.eval()(values, 4)
+    with torch.no_grad():
+        quantizer.alpha.mul_(0.1)
+    assert not torch.equal(quantizer(values, 4), before)
 
 
 def test_equal_widths_share_the_tensor_and_others_do_not(quantizer: InputQuantizer) -> None:
@@ -105,7 +159,7 @@ def test_alpha_below_zero_still_quantizes_and_can_recover(quantizer: InputQuanti
     for seed in range(CALIBRATION_BATCHES):
         quantizer(batch(seed), 4)
     with torch.no_grad():
-        quantizer.alpha.fill_(-1.0)
+        quantizer.alpha.fill_(-100.0)
     quantized = quantizer(batch(0), 4)
     quantized.backward(-torch.ones_like(quantized))  # the loss falls as the outputs grow
     assert torch.isfinite(quantized).all()
@@ -133,10 +187,11 @@ def test_copies_and_pickles_do_not_share_the_cache(quantizer: InputQuantizer) ->
     for twin in (copy.deepcopy(quantizer), pickle.loads(pickle.dumps(quantizer))):
         assert twin._last is None
         assert torch.equal(twin(values, 4), kept)
-        assert twin.batches_seen == quantizer.batches_seen + 1
+        assert twin.calibration.batches == 2
+        assert quantizer.calibration.batches == 1
 
 
 def test_empty_batches_change_nothing(quantizer: InputQuantizer) -> None:
     assert quantizer(torch.empty(0, 4), 4).shape == (0, 4)
     assert quantizer(torch.empty(0, 4), 16).shape == (0, 4)
-    assert quantizer.batches_seen == 0
+    assert quantizer.calibration.batches == 0

@@ -135,7 +135,7 @@ def test_shared_alpha_gets_the_sum_of_both_readers_gradients(images: Tensor) -> 
         model = SharedInput()
         prepared(model, images, precision=32)
         quantizer = model.left.input_quantizer
-        quantizer.calibrating = False
+        quantizer.calibration.is_complete = quantizer.calibration.has_alpha = True
         assign(model, {name: (32, width) for name, width in widths.items()})
         # A loss linear in both readers, so that gradients add up.
         hidden = F.relu(model.stem(images)).detach().requires_grad_()
@@ -295,7 +295,7 @@ def test_compiling_before_the_first_batch_still_initialises_alpha(
         eager(images)
         compiled(images)
     torch.testing.assert_close(twin[3].input_quantizer.alpha, eager[3].input_quantizer.alpha)
-    assert twin[3].input_quantizer.batches_seen == 8
+    assert twin[3].input_quantizer.calibration.batches == 8
 
 
 @compiles
@@ -311,6 +311,63 @@ def test_widths_switch_under_a_compiled_model(tiny_cnn: nn.Module, images: Tenso
     torch.testing.assert_close(after, model(images))
 
 
+def test_keyword_calls_go_on_working(tiny_cnn: nn.Module, images: Tensor) -> None:
+    model = prepared(tiny_cnn, images).eval()
+    assert torch.equal(model[0](input=images), model[0](images))
+
+
+def test_a_loaded_checkpoint_decides_whether_alpha_trains(tiny_cnn: nn.Module, images: Tensor) -> None:
+    four = prepared(copy.deepcopy(tiny_cnn), images, precision=4)
+    sixteen = prepared(tiny_cnn, images, precision=16)
+    assert not sixteen[3].input_quantizer.alpha.requires_grad
+    sixteen.load_state_dict(four.state_dict())
+    assert sixteen[3].input_quantizer.alpha.requires_grad
+
+
+def test_second_derivatives_exist(tiny_cnn: nn.Module, images: Tensor) -> None:
+    """Hutchinson's estimate of the Hessian's trace needs them."""
+    model = prepared(tiny_cnn, images)
+    weights = [model[3].weight, model[6].weight, model[6].input_quantizer.alpha]
+    first = torch.autograd.grad(model(images).exp().sum(), weights, create_graph=True)
+    second = torch.autograd.grad(sum((g * torch.ones_like(g)).sum() for g in first), weights)
+    assert all(torch.isfinite(g).all() and g.any() for g in second)
+
+
+def test_gradients_for_second_derivatives_equal_the_plain_ones(tiny_cnn: nn.Module, images: Tensor) -> None:
+    model = prepared(tiny_cnn, images).eval()
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    model(images)
+    plain = torch.autograd.grad(model(images).exp().sum(), parameters)
+    graph = torch.autograd.grad(model(images).exp().sum(), parameters, create_graph=True)
+    for a, b in zip(plain, graph, strict=True):
+        torch.testing.assert_close(a, b.detach())
+
+
+def test_torchs_transformer_layer_stays_quantized_in_evaluation() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
+    model = nn.Sequential(nn.Linear(8, 8), layer, nn.Linear(8, 2)).eval()
+    tokens = torch.randn(2, 5, 8)
+    prepared(model, tokens, precision=2)
+    with torch.no_grad():
+        model(tokens)
+        fused = model(tokens)
+    torch.testing.assert_close(fused, model(tokens).detach())
+    assert layer.linear1.input_quantizer.calibration.has_alpha
+
+
+def test_describing_a_prepared_model_sees_the_float_network_and_changes_nothing(
+    tiny_cnn: nn.Module, images: Tensor
+) -> None:
+    before = hwbmpq.describe(tiny_cnn, images)
+    model = prepared(tiny_cnn, images)
+    model(images)
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    after = hwbmpq.describe(model, images)
+    assert after.to_dict() == before.to_dict()
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+    assert precisions(model)["3"] == "W4A4"
+
+
 def test_float64_networks_are_quantized_in_float64(tiny_cnn: nn.Module, images: Tensor) -> None:
     model = prepared(tiny_cnn.double(), images.double())
     assert model(images.double()).dtype == torch.float64
@@ -322,6 +379,20 @@ def test_training_under_autocast_gives_finite_gradients(tiny_cnn: nn.Module, ima
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = model(images).float().square().mean()
     loss.backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("precision", [2, 4, 16])
+def test_half_precision_networks_do_not_overflow(dtype: torch.dtype, precision: int) -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    prepared(model, torch.randn(1, 64), precision=precision)
+    model.to(dtype)
+    values = torch.randn(4096, 64, dtype=dtype)
+    result = model(values)
+    result.float().square().mean().backward()
+    assert torch.isfinite(result).all()
+    assert result.any()
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
 
 
