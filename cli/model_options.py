@@ -8,6 +8,7 @@ from rich.console import Console
 
 import hwbmpq
 from hwbmpq.errors import ModelLoadError, TraceError
+from hwbmpq.values import DEFAULT_TIE, TIE_POLICIES
 
 if TYPE_CHECKING:
     from hwbmpq.graph import LayerGraph
@@ -37,10 +38,9 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--tie",
-        choices=("input", "sibling", "none"),
-        default="input",
-        help="give a downsample layer the width of the layer that feeds it (input: BMPQ, the default), of the "
-        "layer beside it (sibling: HAWQ), or its own (none)",
+        choices=TIE_POLICIES,
+        default=DEFAULT_TIE,
+        help="; ".join(f"{name}: {rule}" for name, rule in TIE_POLICIES.items()) + " (default: %(default)s)",
     )
 
 

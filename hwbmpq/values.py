@@ -56,6 +56,9 @@ class Layer:
     out_channels: int
     kernel_size: tuple[int, ...] = ()
     stride: tuple[int, ...] = ()
+    padding: tuple[int, ...] | str = ()
+    """As the module has it: numbers, or ``same`` or ``valid``."""
+    dilation: tuple[int, ...] = ()
     groups: int = 1
     calls: int = 1
     reads: tuple[str, ...] = ()
@@ -69,7 +72,10 @@ class Layer:
     reads_network_input: bool = False
     """Whether it works on the network's input itself, not on an activation."""
     is_end: bool = False
-    """First or last layer of the network, which stays at 16 bits by default."""
+    """First or last layer of the network, which stays at 16 bits by default.
+
+    A network can have several of either: parallel stems, several heads.
+    """
     shares_weight_with: str = ""
 
     @property
@@ -80,6 +86,14 @@ class Layer:
     def weight_elements(self) -> int:
         """Size of its weight tensor, whoever owns it."""
         return prod(self.weight_shape)
+
+
+TIE_POLICIES = {
+    "input": "a downsample layer gets the width of the layer that feeds it (BMPQ)",
+    "sibling": "a downsample layer gets the width of the first layer beside it (HAWQ)",
+    "none": "only shared weights are tied",
+}
+DEFAULT_TIE = "input"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,6 +3,4 @@
 from hwbmpq.graph.describe import describe as describe
 from hwbmpq.graph.describe import describe_trace as describe_trace
 from hwbmpq.graph.layergraph import LayerGraph as LayerGraph
-from hwbmpq.graph.ties import DEFAULT_TIE as DEFAULT_TIE
-from hwbmpq.graph.ties import TIE_POLICIES as TIE_POLICIES
 from hwbmpq.graph.trace import trace as trace

@@ -1,5 +1,6 @@
 """Questions about the operation graph: what reads what, along which branch."""
 
+from collections.abc import Iterable
 from functools import cached_property
 
 import networkx as nx
@@ -116,20 +117,49 @@ class Dataflow:
         """The tensor where the branches that meet at ``join`` part."""
         return self._dominator[join]
 
-    def branch(self, end: str, fork: str, *, most: int) -> tuple[set[str], list[str]]:
-        """Operations between ``fork`` and ``end``, and the layer calls among them in execution order.
+    @cached_property
+    def _behind_a_layer(self) -> set[str]:
+        """Operations on the data path with a layer somewhere upstream."""
+        found: set[str] = set()
+        for name in self._anchor:
+            if any(self.layer(read) or read in found for read in self.data_inputs(name)):
+                found.add(name)
+        return found
 
-        Stops once it has met more than ``most`` layer calls, which keeps the whole search linear.
-        """
-        nodes: set[str] = set()
-        calls: list[str] = []
+    @cached_property
+    def _before_a_layer(self) -> set[str]:
+        """Operations with a layer somewhere downstream."""
+        found: set[str] = set()
+        for name in reversed(list(self.graph)):
+            if any(self.layer(reader) or reader in found for reader in self.graph.succ[name]):
+                found.add(name)
+        return found
+
+    def is_end(self, name: str) -> bool:
+        """Whether a layer's call is the first or the last on its way from the network's input to its output."""
+        if name not in self.data:
+            return False  # fed by constants, as the position-bias networks of some transformers
+        return name not in self._behind_a_layer or name not in self._before_a_layer
+
+    def branch(self, end: str, fork: str) -> set[str]:
+        """Operations on the way from ``fork`` (not included) to ``end``."""
+        found: set[str] = set()
         frontier = [end]
-        while frontier and len(calls) <= most:
+        while frontier:
             name = frontier.pop()
-            if name == fork or name in nodes:
-                continue
-            nodes.add(name)
-            if self.layer(name):
-                calls.append(name)
-            frontier.extend(self.data_inputs(name))
-        return nodes, sorted(calls, key=self.order)
+            if name != fork and name not in found:
+                found.add(name)
+                frontier.extend(self.data_inputs(name))
+        return found
+
+    def calls(self, nodes: Iterable[str]) -> list[str]:
+        """The layer calls among operations, in execution order."""
+        return sorted((name for name in nodes if self.layer(name)), key=self.order)
+
+    def depth(self, nodes: set[str]) -> int:
+        """The most layer calls in series on any path through ``nodes``."""
+        depths: dict[str, int] = {}
+        for name in sorted(nodes, key=self.order):
+            before = max((depths[read] for read in self.data_inputs(name) if read in nodes), default=0)
+            depths[name] = before + bool(self.layer(name))
+        return max(depths.values(), default=0)

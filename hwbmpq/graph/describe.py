@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 import networkx as nx
 from torch import Tensor, nn
@@ -14,9 +15,9 @@ from hwbmpq.graph.dataflow import Dataflow
 from hwbmpq.graph.layergraph import LayerGraph
 from hwbmpq.graph.operations import LAYER_KINDS, WEIGHTED_MODULES, Operation, Trace
 from hwbmpq.graph.signs import nonnegative_tensors
-from hwbmpq.graph.ties import DEFAULT_TIE, find_ties
+from hwbmpq.graph.ties import find_ties
 from hwbmpq.graph.trace import trace
-from hwbmpq.values import Layer
+from hwbmpq.values import DEFAULT_TIE, Layer
 
 
 def describe(model: nn.Module, example_input: Tensor, *, tie: str = DEFAULT_TIE) -> LayerGraph:
@@ -92,21 +93,27 @@ def _describe_layers(
         if operation.name in layer_of:
             calls[layer_of[operation.name]].append(operation)
     nonnegative = nonnegative_tensors(operations)
-    owner_of: dict[Tensor, str] = {}  # weight -> the first layer that uses it
+    owner_of: dict[Tensor, Layer] = {}  # weight -> the first layer that uses it
     layers = []
     for name, runs in calls.items():
         module = model.get_submodule(name)
-        owner = owner_of.setdefault(module.weight, name)  # type: ignore[arg-type]
         layer = _describe_layer(name, module, runs, flow)
+        owner = owner_of.setdefault(module.weight, layer)  # type: ignore[arg-type]
         layers.append(
             replace(
                 layer,
-                parameters=layer.weight_elements if owner == name else 0,
-                shares_weight_with="" if owner == name else owner,
+                parameters=0 if owner is not layer else layer.parameters,
+                shares_weight_with="" if owner is layer else owner.name,
                 input_signed=not all(run.inputs[0] in nonnegative for run in runs),
             )
         )
-    return _mark_ends(layers, {layer_of[run] for run in layer_of if run in flow.data})
+    return _share_ends(layers)
+
+
+def _share_ends(layers: list[Layer]) -> tuple[Layer, ...]:
+    """A layer that shares its weight with an end is one too: the weight has one width."""
+    ends = {layer.shares_weight_with or layer.name for layer in layers if layer.is_end}
+    return tuple(replace(layer, is_end=(layer.shares_weight_with or layer.name) in ends) for layer in layers)
 
 
 def _describe_layer(name: str, module: nn.Module, runs: list[Operation], flow: Dataflow) -> Layer:
@@ -114,30 +121,31 @@ def _describe_layer(name: str, module: nn.Module, runs: list[Operation], flow: D
     assert isinstance(weight, Tensor)
     kind = LAYER_KINDS[runs[0].kind]
     input_shapes = [flow.shape(run.inputs[0]) for run in runs]
-    is_linear = isinstance(module, nn.Linear)
+    shapes = zip(input_shapes, (run.shape for run in runs), strict=True)
     return Layer(
         name=name,
         kind=kind,
         weight_shape=tuple(weight.shape),
         parameters=weight.numel(),
         bias_parameters=bias.numel() if isinstance(bias, Tensor) else 0,
-        macs=sum(
-            _macs(kind, tuple(weight.shape), shape, run.shape)
-            for shape, run in zip(input_shapes, runs, strict=True)
-        ),
+        macs=sum(_macs(kind, tuple(weight.shape), *pair) for pair in shapes),
         input_shape=input_shapes[0],
         output_shape=runs[0].shape,
-        in_channels=module.in_features if is_linear else module.in_channels,  # type: ignore[arg-type]
-        out_channels=module.out_features if is_linear else module.out_channels,  # type: ignore[arg-type]
-        kernel_size=() if is_linear else module.kernel_size,  # type: ignore[arg-type]
-        stride=() if is_linear else module.stride,  # type: ignore[arg-type]
-        groups=1 if is_linear else module.groups,  # type: ignore[arg-type]
+        **_geometry(module),
         calls=len(runs),
         reads_network_input=any(flow.is_network_input(run.inputs[0]) for run in runs),
         reads=tuple(dict.fromkeys(flow.tensor_read(run.inputs[0]) for run in runs)),
         fed_by=tuple(dict.fromkeys(node for run in runs for node in flow.upstream(run.name))),
         feeds=tuple(dict.fromkeys(node for run in runs for node in flow.downstream(run.name))),
+        is_end=any(flow.is_end(run.name) for run in runs),
     )
+
+
+def _geometry(module: nn.Module) -> dict[str, Any]:
+    if isinstance(module, nn.Linear):
+        return {"in_channels": module.in_features, "out_channels": module.out_features}
+    names = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups")
+    return {name: getattr(module, name) for name in names}
 
 
 def _macs(
@@ -146,14 +154,3 @@ def _macs(
     """Each weight meets every position of the output, or of the input where it is scattered."""
     positions = input_shape if kind.startswith("conv_transpose") else output_shape
     return prod(positions) * prod(weight_shape[1:])
-
-
-def _mark_ends(layers: list[Layer], on_data_path: set[str]) -> tuple[Layer, ...]:
-    """Mark the first and the last layer that work on the network's input.
-
-    Layers fed by constants only (the position-bias networks of some transformers) run early, yet are
-    not the stem.
-    """
-    inner = [layer.name for layer in layers if layer.name in on_data_path]
-    ends = {inner[0], inner[-1]} if inner else set()
-    return tuple(replace(layer, is_end=layer.name in ends) for layer in layers)

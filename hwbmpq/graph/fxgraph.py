@@ -1,13 +1,11 @@
 """Tracing with torch.fx, and with torch.export, whose program is an fx graph as well."""
 
 import inspect
-import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hwbmpq.graph.macs import MacCounter
 from hwbmpq.graph.operations import (
@@ -40,20 +38,9 @@ def trace_with_fx(model: nn.Module, example: torch.Tensor) -> list[Operation]:
 
 def trace_with_export(model: nn.Module, example: torch.Tensor) -> list[Operation]:
     """Operations of ``model`` from its exported program."""
-    with _quiet_logs():  # a failed export logs its whole graph
-        program = torch.export.export(model, (example,), strict=False).module(check_guards=False)
+    program = torch.export.export(model, (example,), strict=False).module(check_guards=False)
     assert isinstance(program, fx.GraphModule)
     return _operations(program, program.graph, example)
-
-
-@contextmanager
-def _quiet_logs() -> Iterator[None]:
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def _defaults_beyond_first(model: nn.Module) -> dict[str, Any]:
@@ -63,6 +50,14 @@ def _defaults_beyond_first(model: nn.Module) -> dict[str, Any]:
 
 
 def _operations(root: nn.Module, graph: fx.Graph, example: torch.Tensor) -> list[Operation]:
+    """Run the graph on tensors that have shapes but no data; meta models have none to begin with."""
+    if not example.is_meta:
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            return _interpret(root, graph, mode.from_tensor(example))
+    return _interpret(root, graph, example)
+
+
+def _interpret(root: nn.Module, graph: fx.Graph, example: torch.Tensor) -> list[Operation]:
     interpreter = _Interpreter(root, graph)
     with interpreter.counter:
         interpreter.run(example)
@@ -70,78 +65,85 @@ def _operations(root: nn.Module, graph: fx.Graph, example: torch.Tensor) -> list
 
 
 class _Interpreter(fx.Interpreter):
-    """Runs the graph on tensors without data and writes down each operation."""
+    """Runs the graph and writes down each operation."""
 
     def __init__(self, root: nn.Module, graph: fx.Graph) -> None:
         super().__init__(root, graph=graph)
         self.counter = MacCounter()
         self.operations: list[Operation] = []
         self._parameter_names = {id(p): name for name, p in root.named_parameters(remove_duplicate=True)}
-        self._parameter_of_node: dict[fx.Node, str] = {}
-        self._alias: dict[fx.Node, str] = {}  # nodes that carry tensors, by the operation they stand for
+        self._parameter_of: dict[fx.Node, str] = {}
+        self._made_by: dict[fx.Node, str] = {}  # nodes that carry tensors, and the operation that made them
 
     def run_node(self, n: fx.Node) -> Any:
+        read = [tensor for node in n.all_input_nodes if (tensor := first_tensor(self.env[node])) is not None]
+        versions = [tensor._version for tensor in read]
         result = super().run_node(n)
         macs = self.counter.read()
-        tensor = first_tensor(result)
+        changed = [t for t, version in zip(read, versions, strict=True) if t._version != version]
+        tensor = first_tensor(result) if result is not None or not changed else changed[0]
         if tensor is None or n.op == "output":
             return result
-        self._alias[n] = n.name
         if n.op == "placeholder":
             self._write(n, tensor, kind="input", source=Source.INPUT)
         elif n.op == "get_attr":
             self._write_attribute(n, tensor)
         else:
-            self._write_call(n, tensor, macs)
+            self._write(n, tensor, **self._facts(n), macs=macs)
+        self._made_by[n] = n.name
+        self._take_over(n.name, changed)
         return result
+
+    def _take_over(self, name: str, changed: list[torch.Tensor]) -> None:
+        """Whoever reads a tensor that was changed in place, or a view of it, reads this operation's result."""
+        storages = {tensor.untyped_storage()._cdata for tensor in changed}
+        for node in self._made_by if storages else ():
+            held = first_tensor(self.env.get(node))
+            if held is not None and held.untyped_storage()._cdata in storages:
+                self._made_by[node] = name
 
     def _write(self, node: fx.Node, tensor: torch.Tensor, **fields: Any) -> None:
         self.operations.append(Operation(name=node.name, shape=tuple(tensor.shape), **fields))
 
     def _write_attribute(self, node: fx.Node, tensor: torch.Tensor) -> None:
-        attribute = _attribute(self.module, str(node.target))
-        name = self._parameter_names.get(id(attribute), "")
+        name = self._parameter_names.get(id(_attribute(self.module, str(node.target))), "")
         if name:
-            self._parameter_of_node[node] = name
+            self._parameter_of[node] = name
         source = Source.PARAMETER if name else Source.CONSTANT
         self._write(node, tensor, kind=source.value, source=source, parameters=(name,) if name else ())
 
-    def _write_call(self, node: fx.Node, tensor: torch.Tensor, macs: int) -> None:
-        kind, weight, parameters = _callee(node), "", []
-        numbers = tuple(a for a in node.args if isinstance(a, (int, float)) and not isinstance(a, bool))
-        named: Mapping[str, object] = node.kwargs
-        path = _module_path(node)
+    def _facts(self, node: fx.Node) -> dict[str, Any]:
+        """What an ``Operation`` says of a call."""
         if node.op == "call_module":
-            path = str(node.target)
-            module = self.module.get_submodule(path)
-            kind = _module_kind(module)
-            named = vars(module) if kind == "hardtanh" else named
-            parameters = [self._parameter_names[id(p)] for p in module.parameters()]
-            if isinstance(module, WEIGHTED_MODULES):
-                weight = self._parameter_names.get(id(module.weight), "")
+            facts = self._facts_of_module(str(node.target))
         else:
-            read = [self._parameter_of_node[n] for n in node.all_input_nodes if n in self._parameter_of_node]
-            parameters = read
-            if kind in LAYER_KINDS:
-                weight = self._parameter_of_node.get(_weight_argument(node), "")
-        self._write(
-            node,
-            tensor,
-            kind=kind,
-            inputs=tuple(_tensor_inputs(node, self._alias)),
-            module=path,
-            parameters=tuple(parameters),
-            weight=weight,
-            macs=macs,
-            clamps_negatives=clamps_negatives(kind, numbers, named),
-            negates=negates(kind, numbers, named),
-        )
+            kind = _callee(node)
+            facts = {
+                "kind": kind,
+                "module": _module_path(node),
+                "parameters": tuple(
+                    self._parameter_of[n] for n in node.all_input_nodes if n in self._parameter_of
+                ),
+                "weight": self._parameter_of.get(_weight_argument(node), "") if kind in LAYER_KINDS else "",
+                "clamps_negatives": clamps_negatives(kind, node.args, node.kwargs),
+                "negates": negates(kind, node.args, node.kwargs),
+            }
+        inputs = tuple(self._made_by[n] for n in node.all_input_nodes if n in self._made_by)
+        return {**facts, "inputs": inputs}
 
-
-def _tensor_inputs(node: fx.Node, alias: dict[fx.Node, str]) -> Iterator[str]:
-    for read in node.all_input_nodes:
-        if read in alias:
-            yield alias[read]
+    def _facts_of_module(self, path: str) -> dict[str, Any]:
+        module = self.module.get_submodule(path)
+        kind = _module_kind(module)
+        weight = module._parameters.get("weight") if isinstance(module, WEIGHTED_MODULES) else None
+        return {
+            "kind": kind,
+            "module": path,
+            "parameters": tuple(
+                self._parameter_names[id(p)] for p in module.parameters() if id(p) in self._parameter_names
+            ),
+            "weight": self._parameter_names.get(id(weight), ""),
+            "clamps_negatives": clamps_negatives(kind, (), vars(module)),
+        }
 
 
 def _callee(node: fx.Node) -> str:

@@ -15,7 +15,6 @@ from hwbmpq.graph.operations import (
     Operation,
     Source,
     clamps_negatives,
-    first_tensor,
     negates,
     plain_name,
 )
@@ -75,44 +74,43 @@ class _Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         read = list(_tensors((args, kwargs)))
         inputs = [self._name_of(tensor) for tensor in read]  # before an in-place call takes them over
+        versions = [tensor._version for tensor in read]
         self.counter.read()
         result = func(*args, **kwargs)
         macs = self.counter.read()
-        tensor = first_tensor(result)
-        if tensor is not None and not self._is_known_attribute(func, tensor):
-            self._write(func, args, kwargs, read, inputs, result, macs)
+        changed = [t for t, version in zip(read, versions, strict=True) if t._version != version]
+        made = list(_tensors(result)) or changed
+        if made and not (_is_attribute(func) and made[0] in self._made_by):
+            name = self.enter(
+                made[0], **self._facts(func, args, kwargs, read), inputs=tuple(inputs), macs=macs
+            )
+            self._take_over(name, changed)
+            if len(made) > 1:
+                for part in made:  # the parts of a split are tensors of their own
+                    self.enter(part, kind="getitem", inputs=(name,))
         return result
 
-    def _is_known_attribute(self, func: Any, tensor: torch.Tensor) -> bool:
-        return getattr(func, "__name__", "") == "__get__" and tensor in self._made_by
-
-    def _write(
-        self,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        read: list[torch.Tensor],
-        inputs: list[str],
-        result: Any,
-        macs: int,
-    ) -> None:
+    def _facts(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], read: list[torch.Tensor]
+    ) -> dict[str, Any]:
+        """What an ``Operation`` says of a call."""
         kind = plain_name(getattr(func, "__name__", str(func)))
-        numbers = tuple(a for a in args if isinstance(a, (int, float)) and not isinstance(a, bool))
         weight = args[1] if len(args) > 1 else kwargs.get("weight")
-        made = list(_tensors(result))
-        name = self.enter(
-            made[0],
-            kind=kind,
-            inputs=tuple(inputs),
-            module=self.stack[-1] if self.stack else "",
-            parameters=tuple(self._parameter_names[id(t)] for t in read if id(t) in self._parameter_names),
-            weight=self._parameter_names.get(id(weight), "") if kind in LAYER_KINDS else "",
-            macs=macs,
-            clamps_negatives=clamps_negatives(kind, numbers, kwargs),
-            negates=negates(kind, numbers, kwargs),
-        )
-        for tensor in made[1:]:
-            self._made_by[tensor] = name
+        return {
+            "kind": kind,
+            "module": self.stack[-1] if self.stack else "",
+            "parameters": tuple(self._parameter_names[id(t)] for t in read if id(t) in self._parameter_names),
+            "weight": self._parameter_names.get(id(weight), "") if kind in LAYER_KINDS else "",
+            "clamps_negatives": clamps_negatives(kind, args, kwargs),
+            "negates": negates(kind, args, kwargs),
+        }
+
+    def _take_over(self, name: str, changed: list[torch.Tensor]) -> None:
+        """Whoever reads a tensor that was changed in place, or a view of it, reads this operation's result."""
+        storages = {tensor.untyped_storage()._cdata for tensor in changed}
+        for tensor in list(self._made_by) if storages else ():
+            if tensor.untyped_storage()._cdata in storages:
+                self._made_by[tensor] = name
 
     def _name_of(self, tensor: torch.Tensor) -> str:
         if tensor in self._made_by:
@@ -122,6 +120,10 @@ class _Recorder(TorchFunctionMode):
         return self.enter(
             tensor, kind=source.value, source=source, parameters=(parameter,) if parameter else ()
         )
+
+
+def _is_attribute(func: Any) -> bool:
+    return getattr(func, "__name__", "") == "__get__"
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -1,6 +1,6 @@
 """What the tracers hand over: a network as a list of operations in execution order."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -101,19 +101,16 @@ _CLAMPS = frozenset({"clamp", "clip", "hardtanh", "clampmin"})
 _TAKES_CONSTANT = frozenset({"mul", "imul", "rmul", "add", "iadd", "radd", "pad", "constantpadnd"})
 
 
-def clamps_negatives(kind: str, numbers: tuple[float, ...], named: Mapping[str, object]) -> bool:
-    """Whether a clamp with these constant arguments lets no negative value through."""
+def clamps_negatives(kind: str, args: Sequence[object], named: Mapping[str, object]) -> bool:
+    """Whether a clamp with these arguments (the tensor first) lets no negative value through."""
     if kind not in _CLAMPS:
         return False
-    low = named.get("min", named.get("min_val"))
-    if low is None and numbers:
-        low = numbers[0]
+    low = args[1] if len(args) > 1 else named.get("min", named.get("min_val"))
     return isinstance(low, (int, float)) and low >= 0
 
 
-def negates(kind: str, numbers: tuple[float, ...], named: Mapping[str, object]) -> bool:
-    """Whether a product, sum or padding with these constants can turn non-negative values negative."""
+def negates(kind: str, args: Sequence[object], named: Mapping[str, object]) -> bool:
+    """Whether a product, sum or padding with these arguments can turn non-negative values negative."""
     if kind not in _TAKES_CONSTANT:
         return False
-    constants = [*numbers, *(value for value in named.values() if isinstance(value, (int, float)))]
-    return any(constant < 0 for constant in constants)
+    return any(isinstance(value, (int, float)) and value < 0 for value in [*args, *named.values()])

@@ -17,7 +17,7 @@ _KEEP_SIGN = frozenset(
     flatten unflatten view viewas reshape permute transpose t contiguous squeeze unsqueeze expand expandas
     movedim swapaxes narrow select slice getitem unbind chunk split splitwithsizes tensorsplit
     cat concat concatenate stack hstack vstack repeat repeatinterleave tile roll flip rot90
-    dropout dropout1d dropout2d dropout3d featuredropout alphadropout identity clone detach to float double
+    dropout dropout1d dropout2d dropout3d featuredropout identity clone detach to float double
     add iadd radd mul imul rmul mean sum amax amin max min maximum minimum
     pad constantpadnd zeropad2d reflectionpad2d replicationpad2d pixelshuffle pixelunshuffle
     channelshuffle upsamplenearest2d upsamplebilinear2d

@@ -1,6 +1,6 @@
 """Which layers must share a width, read off the graph and never off names."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -8,14 +8,7 @@ import networkx as nx
 
 from hwbmpq.errors import UnknownNameError
 from hwbmpq.graph.dataflow import Dataflow
-from hwbmpq.values import Layer, TieGroup
-
-TIE_POLICIES = {
-    "input": "a downsample layer gets the width of the layer that feeds it (BMPQ)",
-    "sibling": "a downsample layer gets the width of the first layer beside it (HAWQ)",
-    "none": "only shared weights are tied",
-}
-DEFAULT_TIE = "input"
+from hwbmpq.values import DEFAULT_TIE, TIE_POLICIES, Layer, TieGroup
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +36,19 @@ def find_ties(flow: Dataflow, layers: Iterable[Layer], *, policy: str = DEFAULT_
         if layer.shares_weight_with
     ]
     if policy != "none":
-        pairs += [_partner(found, ends, policy) for found in _downsamples(flow)]
+        partners = (_partner(found, ends, policy) for found in _downsamples(flow))
+        pairs += [partner for partner in partners if partner is not None]
     return _merge(pairs, [layer.name for layer in layers])
 
 
-def _partner(found: _Downsample, ends: set[str], policy: str) -> tuple[str, str, str]:
+def _partner(found: _Downsample, ends: set[str], policy: str) -> tuple[str, str, str] | None:
+    """The layer to follow, if there is one whose width is free."""
+    if found.layer in ends:
+        return None
     if policy == "input" and found.feeder is not None and found.feeder not in ends:
         return found.layer, found.feeder, f"downsample {found.layer} follows its input layer {found.feeder}"
+    if found.sibling in ends:
+        return None
     reason = f"downsample {found.layer} follows its sibling {found.sibling}"
     if policy == "input" and found.feeder in ends:
         reason += f", since its input layer {found.feeder} is a fixed end"
@@ -58,32 +57,22 @@ def _partner(found: _Downsample, ends: set[str], policy: str) -> tuple[str, str,
     return found.layer, found.sibling, reason
 
 
-def _downsamples(flow: Dataflow) -> Iterable[_Downsample]:
+def _downsamples(flow: Dataflow) -> Iterator[_Downsample]:
     """A downsample layer is the only layer on one of two branches from a tensor to an addition."""
     for join in flow.graph:
         operands = flow.data_inputs(join) if flow.is_addition(join) and join in flow.data else []
         fork = flow.fork(join) if len(operands) == 2 else None
-        if fork is None:
+        if fork is None or fork in operands:  # a plain residual connection has no layer on its short branch
             continue
-        for short, long in (operands, reversed(operands)):
-            nodes, calls = flow.branch(short, fork, most=1)
-            _, others = flow.branch(long, fork, most=1)
-            if len(calls) == 1 and len(others) > 1 and _leaves_only_to(flow, nodes, join):
-                others = _whole_branch(flow, long, fork)
+        branches = [flow.branch(operand, fork) for operand in operands]
+        for short, long in (branches, reversed(branches)):
+            calls = flow.calls(short)
+            if len(calls) == 1 and flow.depth(long) > 1 and short.isdisjoint(long):
                 yield _Downsample(
                     layer=flow.layer(calls[0]),
-                    sibling=flow.layer(others[0]),
+                    sibling=flow.layer(flow.calls(long)[0]),
                     feeder=_feeder(flow, fork),
                 )
-
-
-def _whole_branch(flow: Dataflow, end: str, fork: str) -> list[str]:
-    return flow.branch(end, fork, most=len(flow.graph))[1]
-
-
-def _leaves_only_to(flow: Dataflow, nodes: set[str], join: str) -> bool:
-    """Whether the branch is cut off from the other one: nothing else reads its tensors."""
-    return all(reader in nodes or reader == join for name in nodes for reader in flow.graph.succ[name])
 
 
 def _feeder(flow: Dataflow, name: str) -> str | None:
@@ -97,13 +86,13 @@ def _feeder(flow: Dataflow, name: str) -> str | None:
 
 
 def _main_operand(flow: Dataflow, join: str, reads: list[str]) -> str:
-    """At an addition the branch with more layers; elsewhere the larger tensor (not the gate)."""
+    """At an addition the branch with more layers in series; elsewhere the larger tensor (not the gate)."""
     if not flow.is_addition(join):
         return max(reads, key=lambda read: (prod(flow.shape(read)), flow.order(read)))
     fork = flow.fork(join)
     if fork is None:
         return max(reads, key=flow.order)
-    return max(reads, key=lambda read: len(flow.branch(read, fork, most=1)[1]))
+    return max(reads, key=lambda read: flow.depth(flow.branch(read, fork)))
 
 
 def _merge(pairs: list[tuple[str, str, str]], order: list[str]) -> tuple[TieGroup, ...]:

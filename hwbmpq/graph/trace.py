@@ -1,85 +1,92 @@
 """Follow a forward pass: torch.fx first, then torch.export, then hooks on a real pass."""
 
+import io
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr
+from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hwbmpq.errors import TraceError
 from hwbmpq.graph.fxgraph import trace_with_export, trace_with_fx
 from hwbmpq.graph.hooks import trace_with_hooks
 from hwbmpq.graph.operations import Operation, Trace
+from hwbmpq.quant.layers import as_float
 
 _log = logging.getLogger(__name__)
 
-_Tracer = Callable[[nn.Module, torch.Tensor], list[Operation]]
+_TRACERS: dict[str, Callable[[nn.Module, torch.Tensor], list[Operation]]] = {
+    "fx": trace_with_fx,
+    "export": trace_with_export,
+    "hooks": trace_with_hooks,
+}
 
 
 def trace(model: nn.Module, example_input: torch.Tensor) -> Trace:
     """Write down what ``model`` does to one sample of ``example_input``.
 
     Weights are never copied, and no forward pass is computed unless both torch.fx and torch.export
-    fail. A model on the meta device is traced there.
+    fail. A model on the meta device is traced there. A quantized model is traced as the float network it
+    was. The model is left as it was found.
     """
-    tracers: dict[str, _Tracer] = {
-        "fx": _without_data(trace_with_fx),
-        "export": trace_with_export,
-        "hooks": trace_with_hooks,
-    }
     device = next((p.device for p in model.parameters()), example_input.device)
     example = example_input[:1].to(device)
     notes: list[str] = []
-    with _quiet_evaluation(model):
-        for name, run in tracers.items():
-            try:
+    for name, run in _TRACERS.items():
+        try:
+            with _undisturbed(model), _plain_evaluation(model):
                 operations = run(model, example)
-            except Exception as error:  # a model's forward can raise anything at all
-                notes.append(f"{name}: {_one_line(error)}")
-                _log.info("tracing with %s failed: %s", name, notes[-1])
-                last_error = error
-            else:
-                return Trace(operations=tuple(operations), traced_by=name, notes=tuple(notes))
+        except Exception as error:  # a model's forward can raise anything at all
+            notes.append(f"{name}: {_one_line(error)}")
+            last_error = error
+        else:
+            return Trace(operations=tuple(operations), traced_by=name, notes=tuple(notes))
+        _log.info("tracing with %s", notes[-1])
     shape = "x".join(map(str, example.shape[1:]))
     raise TraceError(
-        f"the network rejects an input of {shape}: {_one_line(last_error)}",
-        hint="check the input size (--input CxHxW); --debug shows the whole traceback",
+        f"the network does not run on an input of {shape}: {_one_line(last_error)}",
+        hint="if the size is wrong, give another (--input CxHxW); --debug shows the whole traceback",
     ) from last_error
 
 
-def _without_data(run: _Tracer) -> _Tracer:
-    """Run on tensors that have shapes but no data; meta models have none to begin with."""
-
-    def traced(model: nn.Module, example: torch.Tensor) -> list[Operation]:
-        if example.is_meta:
-            return run(model, example)
-        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-            return run(model, mode.from_tensor(example))
-
-    return traced
+@contextmanager
+def _plain_evaluation(model: nn.Module) -> Iterator[None]:
+    """Evaluation without gradients, logs, and kernels that would hide products inside."""
+    fused_attention = torch.backends.mha.get_fastpath_enabled()
+    disabled_logs = logging.root.manager.disable
+    with ExitStack() as stack:
+        stack.callback(torch.backends.mha.set_fastpath_enabled, fused_attention)
+        torch.backends.mha.set_fastpath_enabled(False)
+        stack.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
+        torch._C._set_mkldnn_enabled(False)  # it has one operator for a whole LSTM
+        stack.callback(logging.disable, disabled_logs)
+        logging.disable(logging.CRITICAL)  # a failed export logs its whole graph, and prints it
+        stack.enter_context(redirect_stderr(io.StringIO()))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(as_float(model))
+        for module in model.modules():
+            module.training = False
+        yield
 
 
 @contextmanager
-def _quiet_evaluation(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; every module's own mode comes back afterwards.
-
-    Attention's fused kernels are switched off: they would hide its products.
-    """
-    fused_attention = torch.backends.mha.get_fastpath_enabled()
-    modes = {module: module.training for module in model.modules()}
-    for module in modes:
-        module.training = False
-    torch.backends.mha.set_fastpath_enabled(False)
+def _undisturbed(model: nn.Module) -> Iterator[None]:
+    """Undo what a traced forward pass leaves in the modules: caches of tensors without data, modes."""
+    containers: list[tuple[Any, Any]] = []  # each with a copy of what it held
+    for module in model.modules():
+        attributes = vars(module)
+        found = [attributes, *(value for value in attributes.values() if isinstance(value, (dict, list)))]
+        containers.extend((container, container.copy()) for container in found)
     try:
-        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-            yield
+        yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(fused_attention)
-        for module, mode in modes.items():
-            module.training = mode
+        for container, content in containers:
+            container.clear()
+            container.update(content) if isinstance(container, dict) else container.extend(content)
 
 
 def _one_line(error: BaseException) -> str:

@@ -1,6 +1,7 @@
 """Layers that quantize their weight and their input, and are otherwise what they were."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -145,6 +146,20 @@ def quantized_class(float_class: type[nn.Module]) -> type[QuantizedLayer]:
 def _make_class(float_class: type[nn.Module]) -> type[QuantizedLayer]:
     mixin = _PLAIN.get(float_class, QuantizedLayer)
     return type(f"Quantized{float_class.__name__}", (mixin, float_class), {"__module__": __name__})
+
+
+@contextmanager
+def as_float(model: nn.Module) -> Iterator[None]:
+    """Inside, the quantized layers of ``model`` are the float layers they were."""
+    layers = [module for module in model.modules() if isinstance(module, QuantizedLayer)]
+    classes = [type(layer) for layer in layers]
+    for layer in layers:
+        layer.__class__ = type(layer).__bases__[1]
+    try:
+        yield
+    finally:
+        for layer, quantized in zip(layers, classes, strict=True):
+            layer.__class__ = quantized
 
 
 def _rebuild(float_class: type[nn.Module]) -> QuantizedLayer:

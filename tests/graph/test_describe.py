@@ -158,7 +158,7 @@ def test_a_model_without_layers_is_an_error_that_says_so() -> None:
 
 
 def test_a_rejected_input_names_its_size(tiny_cnn: nn.Module) -> None:
-    with pytest.raises(TraceError, match="the network rejects an input of 5x8x8"):
+    with pytest.raises(TraceError, match="the network does not run on an input of 5x8x8"):
         hwbmpq.describe(tiny_cnn, torch.randn(1, 5, 8, 8))
 
 
