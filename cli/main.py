@@ -1,6 +1,7 @@
 """The ``hwbmpq`` command: parser, errors, exit codes."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -50,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     try:
         args.run(args)
+        sys.stdout.flush()
     except HwbmpqError as error:
         if args.debug:
             raise
@@ -58,8 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        sys.stderr.close()  # the reader (head, less) has gone; so should the interpreter's complaint
-        return 0
+        # The reader (head, less) has gone. Python flushes stdout once more at exit: let it go nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

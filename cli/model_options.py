@@ -1,7 +1,8 @@
 """``--model`` and its companions, shared by every command that takes a network."""
 
 import argparse
-from contextlib import AbstractContextManager, nullcontext
+import sys
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -49,7 +50,7 @@ def load_from(args: argparse.Namespace, device: str = "cpu") -> "LoadedModel":
     return hwbmpq.models.load_model(
         args.model,
         num_classes=args.num_classes,
-        input_size=hwbmpq.models.parse_input_size(args.input) if args.input else None,
+        input_size=None if args.input is None else hwbmpq.models.parse_input_size(args.input),
         pretrained=args.pretrained,
         weights=args.weights,
         device=device,
@@ -62,7 +63,10 @@ def describe_model(args: argparse.Namespace) -> "tuple[LoadedModel, LayerGraph]"
     A zoo's network is built on the meta device, without memory for its weights, if nothing needs them.
     """
     needs_values = args.pretrained or args.weights or args.model.startswith("file:")
-    with _status(f"reading {args.model}"):
+    with (
+        _status(f"reading {args.model}"),
+        redirect_stdout(sys.stderr),
+    ):  # zoos and factories print; stdout is ours
         if not needs_values:
             try:
                 return _describe(args, "meta")

@@ -21,6 +21,13 @@ _NARROWEST_NAME = 12
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
+class OutputConsole(Console):
+    """A console that leaves a closed pipe to ``main``; rich itself would exit with 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def print_graph(console: Console, graph: "LayerGraph", *, title: str, all_rows: bool = False) -> None:
     """The layers, ties and coverage of a network."""
     shown = list(graph.layers) if all_rows else _largest(graph.layers)
@@ -31,7 +38,7 @@ def print_graph(console: Console, graph: "LayerGraph", *, title: str, all_rows: 
         console.print(
             f"{hidden} smaller layers with {share:.1%} of the weights are not shown; --all lists them"
         )
-    console.print(_totals(graph))
+    console.print(_totals(graph) + "\n")
     if graph.ties:
         console.print(_tie_table(graph.ties))
     if graph.uncovered:
@@ -43,6 +50,14 @@ def bar(share: float, width: int) -> str:
     eighths = round(min(max(share, 0.0), 1.0) * width * 8)
     full, rest = divmod(eighths, 8)
     return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
+
+
+def compact(count: int) -> str:
+    """Three digits or so and a unit: ``118.0 M``, ``9.2 k``, ``640``."""
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return str(count)
 
 
 def shorten(name: str, width: int) -> str:
@@ -100,7 +115,7 @@ def _layer_table(graph: "LayerGraph", shown: Sequence[Layer], title: str, *, wid
             *shapes,
             f"{layer.parameters:,}",
             _share(layer.parameters, graph.weights, most_weights, bar_width),
-            f"{layer.macs / 1e6:,.1f} M",
+            compact(layer.macs),
             _share(layer.macs, graph.macs, most_macs, bar_width),
         )
     return table
@@ -129,9 +144,9 @@ def _shape(shape: Iterable[int]) -> str:
 
 def _totals(graph: "LayerGraph") -> str:
     return (
-        f"[bold]{len(graph)} layers[/], [bold]{graph.weights:,} weights[/] "
+        f"[bold]{len(graph)} layer{'s' if len(graph) != 1 else ''}[/], [bold]{graph.weights:,} weights[/] "
         f"({_ratio(graph.weights, graph.parameters):.2%} of {graph.parameters:,} parameters), "
-        f"[bold]{graph.layer_macs / 1e9:.3f} GMACs[/] ({_ratio(graph.layer_macs, graph.macs):.2%} of all), "
+        f"[bold]{graph.layer_macs:,} MACs[/] ({_ratio(graph.layer_macs, graph.macs):.2%} of all), "
         f"traced by {graph.traced_by}" + "".join(f"\n[dim]not by {escape(note)}[/]" for note in graph.notes)
     )
 
@@ -177,7 +192,7 @@ def _coverage_table(graph: "LayerGraph") -> Table:
             str(len(entries)),
             f"{parameters:,}",
             f"{_ratio(parameters, graph.parameters):.2%}",
-            f"{macs:,}",
+            compact(macs),
             f"{_ratio(macs, graph.macs):.2%}",
             _WHY[reason],
         )

@@ -25,7 +25,7 @@ def _reference_ternary(weights: Sequence[float]) -> tuple[list[float], float]:
 
 def reference_pact(value: float, alpha: float, bits: int, *, signed: bool) -> float:
     """PACT (paper, eq. 1 and 2); the signed form clips at ±α and has 2^(bits-1) - 1 steps on each side."""
-    steps = 2 ** (bits - 1) - 1 if signed else 2**bits - 1
+    steps = (1 << (bits - 1)) - 1 if signed else (1 << bits) - 1
     clipped = reference_clip(value, alpha, signed=signed)
     return round(clipped * steps / alpha) * alpha / steps
 

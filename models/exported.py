@@ -4,6 +4,7 @@ An exported program calls ATen operators on bare parameters. Putting modules in 
 else (the graph pass, quantization, ``train()`` and ``eval()``) treat it like any other network.
 """
 
+import logging
 import os
 import zipfile
 from collections.abc import Callable, Iterator
@@ -27,10 +28,10 @@ def load_exported(path: Path) -> tuple[nn.Module, tuple[int, ...] | None]:
     files: load programs you trust.
     """
     if not path.is_file():
-        raise ModelLoadError(f"no file {path}")
+        raise ModelLoadError(f"no file {path}", hint="check the path; it is relative to this folder")
     try:
         _refuse_pickled_objects(path)
-        with _tensors_only():
+        with _tensors_only(), _quiet_logs():
             program = torch.export.load(path)
     except ModelLoadError:
         raise
@@ -67,6 +68,17 @@ def _tensors_only() -> Iterator[None]:
             os.environ[variable] = before
 
 
+@contextmanager
+def _quiet_logs() -> Iterator[None]:
+    """torch logs the traceback of a file that it cannot read; the error says enough."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
 def _input_shape(program: torch.export.ExportedProgram) -> tuple[int, ...] | None:
     inputs = program.example_inputs
     example = inputs[0][0] if inputs and inputs[0] else None
@@ -76,22 +88,36 @@ def _input_shape(program: torch.export.ExportedProgram) -> tuple[int, ...] | Non
 def _with_modules(program: torch.export.ExportedProgram) -> nn.Module:
     root = program.module(check_guards=False)
     assert isinstance(root, fx.GraphModule)
-    for node in list(root.graph.nodes):
-        build = _BUILDERS.get(node.target) if node.op == "call_function" else None
-        place = _place(root, node) if build else ""
-        if build and place:
-            module = build(_arguments(root, node))
-            if not _holds_module(root, place):
-                _put(root, place, module)
-            with root.graph.inserting_before(node):
-                call = root.graph.call_module(place, (node.args[0],))
-            node.replace_all_uses_with(call)
-            root.graph.erase_node(node)
+    places, modules = _build_modules(root)
+    for place, module in modules.items():
+        _put(root, place, module)
+    for node, place in places.items():
+        with root.graph.inserting_before(node):
+            node.replace_all_uses_with(root.graph.call_module(place, (node.args[0],)))
+        root.graph.erase_node(node)
     root.graph.eliminate_dead_code()
     return fx.GraphModule(root, root.graph)  # anew: the program's own object refuses train() and eval()
 
 
-def _place(root: fx.GraphModule, node: fx.Node) -> str:
+def _build_modules(root: fx.GraphModule) -> tuple[dict[fx.Node, str], dict[str, nn.Module]]:
+    """Where each call of a layer goes, and the modules for those places, all built before any is put there."""
+    places: dict[fx.Node, str] = {}
+    modules: dict[str, nn.Module] = {}
+    calls: dict[str, tuple[Any, ...]] = {}  # by place: the call that its module stands for
+    for node in root.graph.nodes:
+        build = _BUILDERS.get(node.target) if node.op == "call_function" else None
+        place = _place(node) if build else ""
+        if build and place:
+            call = (node.target, *node.args[1:], *node.kwargs.items())
+            if calls.setdefault(place, call) != call:
+                place = f"{place}_{node.name}"  # another layer with the same weight
+            if place not in modules:
+                modules[place] = build(_arguments(root, node))
+            places[node] = place
+    return places, modules
+
+
+def _place(node: fx.Node) -> str:
     """Where the module belongs: the path its weight has; a dropout has none and is named after its node."""
     if node.target is aten.dropout.default:
         return node.name
@@ -119,14 +145,6 @@ def _attribute(root: nn.Module, target: str) -> Any:
     return getattr(root.get_submodule(owner), leaf)
 
 
-def _holds_module(root: nn.Module, place: str) -> bool:
-    """A layer that the program calls a second time is there already."""
-    try:
-        return type(root.get_submodule(place)) is not nn.Module  # the program's own are empty containers
-    except AttributeError:
-        return False
-
-
 def _put(root: nn.Module, place: str, module: nn.Module) -> None:
     owner, _, leaf = place.rpartition(".")
     setattr(root.get_submodule(owner), leaf, module)
@@ -144,6 +162,24 @@ def _convolution(module_class: Callable[..., nn.Module]) -> Callable[[_Arguments
                 groups=groups,
                 bias=arguments["bias"] is not None,
                 **settings,
+            )
+        return _with_parameters(layer, arguments)
+
+    return build
+
+
+def _transposed(module_class: Callable[..., nn.Module]) -> Callable[[_Arguments], nn.Module]:
+    def build(arguments: _Arguments) -> nn.Module:
+        weight, groups = arguments["weight"], arguments["groups"]
+        names = ("stride", "padding", "output_padding", "dilation")
+        with torch.device("meta"):
+            layer = module_class(
+                weight.shape[0],
+                weight.shape[1] * groups,
+                tuple(weight.shape[2:]),
+                groups=groups,
+                bias=arguments["bias"] is not None,
+                **{key: _scalar_or_tuple(arguments[key]) for key in names},
             )
         return _with_parameters(layer, arguments)
 
@@ -197,6 +233,9 @@ _BUILDERS: dict[Any, Callable[[_Arguments], nn.Module]] = {
     aten.conv1d.padding: _convolution(nn.Conv1d),
     aten.conv2d.padding: _convolution(nn.Conv2d),
     aten.conv3d.padding: _convolution(nn.Conv3d),
+    aten.conv_transpose1d.default: _transposed(nn.ConvTranspose1d),
+    aten.conv_transpose2d.input: _transposed(nn.ConvTranspose2d),
+    aten.conv_transpose3d.input: _transposed(nn.ConvTranspose3d),
     aten.linear.default: _linear,
     aten.batch_norm.default: _batch_norm,
     aten.dropout.default: _dropout,

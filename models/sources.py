@@ -1,5 +1,6 @@
 """``--model`` specifications: ``timm:NAME``, ``torchvision:NAME``, ``hwbmpq:NAME``, ``file:…``."""
 
+import contextlib
 import importlib.util
 import inspect
 import re
@@ -7,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -66,7 +68,7 @@ def load_model(
     if kind not in _SOURCES or not name:
         raise ModelLoadError(f"cannot read the model specification {spec!r}", hint=f"use {SPEC_FORMS}")
     if num_classes is not None and num_classes < 1:
-        raise ModelLoadError(f"a network cannot have {num_classes} classes")
+        raise ModelLoadError(f"a network cannot have {num_classes} classes", hint="give at least 1")
     if device == "meta" and (pretrained or weights):
         raise ModelLoadError("weights cannot be loaded on the meta device")
     with torch.device(device):
@@ -85,11 +87,11 @@ def load_model(
 
 def parse_input_size(text: str) -> tuple[int, ...]:
     """``3x224x224`` as a tuple; the batch axis is not part of it."""
-    if not re.fullmatch(r"[1-9][0-9]{0,6}(x[1-9][0-9]{0,6}){0,4}", text):
+    if not re.fullmatch(r"[1-9][0-9]{0,6}(x[1-9][0-9]{0,6}){0,4}", text.lower()):
         raise HwbmpqError(
             f"cannot read the input size {text!r}", hint="write channels x height x width, as in 3x224x224"
         )
-    return tuple(int(part) for part in text.split("x"))
+    return tuple(int(part) for part in text.lower().split("x"))
 
 
 def _from_timm(request: _Request) -> tuple[nn.Module, tuple[int, ...] | None]:
@@ -116,11 +118,10 @@ def _from_torchvision(request: _Request) -> tuple[nn.Module, tuple[int, ...] | N
             hint="leave out --num-classes, or use timm, which replaces the head",
         )
     options: dict[str, Any] = {} if request.num_classes is None else {"num_classes": request.num_classes}
-    if "init_weights" in inspect.signature(zoo.get_model_builder(request.name)).parameters:
-        options["init_weights"] = True
     if request.pretrained:
         options["weights"] = "DEFAULT"
-        options.pop("init_weights", None)
+    elif request.name in ("googlenet", "inception_v3"):
+        options["init_weights"] = True  # as they do, with a warning, when it is not said
     network = _fetching(request, lambda: zoo.get_model(request.name, **options))
     return network, (3, 299, 299) if request.name == "inception_v3" else _PHOTO
 
@@ -132,7 +133,7 @@ def _fetching(request: _Request, build: Callable[[], nn.Module]) -> nn.Module:
     except Exception as error:  # zoo code and network stacks raise many types
         what = "fetch the pretrained weights of" if request.pretrained else "build"
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        hint = "without a network, pass a local file with --weights" if request.pretrained else ""
+        hint = "if there is no network, pass a local file with --weights" if request.pretrained else ""
         raise ModelLoadError(f"could not {what} {request.name}: {reason}", hint=hint) from error
 
 
@@ -155,39 +156,46 @@ def _from_file(request: _Request) -> tuple[nn.Module, tuple[int, ...] | None]:
             raise ModelLoadError(
                 "the class count of an exported program is fixed", hint="leave out --num-classes"
             )
-        return load_exported(Path(request.name))
+        return load_exported(Path(request.name).expanduser())
     if not path.endswith(".py") or not factory:
         raise ModelLoadError(
             f"cannot read file:{request.name}", hint="use file:PATH.py:FACTORY or file:PATH.pt2"
         )
-    network = _call_factory(Path(path), factory, request.num_classes)
+    network = _call_factory(Path(path).expanduser(), factory, request.num_classes)
     size = getattr(network, "input_size", None)
     return network, tuple(size) if isinstance(size, (tuple, list)) else None
 
 
 def _call_factory(path: Path, factory: str, num_classes: int | None) -> nn.Module:
-    build = getattr(_import_file(path), factory, None)
+    module = _import_file(path)
+    build = getattr(module, factory, None)
     if not callable(build):
-        raise ModelLoadError(f"{path} defines no function or class named {factory!r}")
-    takes_classes = "num_classes" in inspect.signature(build).parameters
+        own = [
+            name
+            for name, value in vars(module).items()
+            if getattr(value, "__module__", "") == module.__name__
+        ]
+        raise UnknownNameError(f"function or class in {path}", factory, own)
+    arguments = inspect.signature(build).parameters.values()
+    takes_classes = any(a.name == "num_classes" or a.kind is a.VAR_KEYWORD for a in arguments)
     if num_classes is not None and not takes_classes:
         raise ModelLoadError(f"{factory} in {path} takes no num_classes", hint="leave out --num-classes")
     try:
         network = build(num_classes=num_classes) if num_classes is not None else build()
-    except Exception as error:  # the user's own code
+    except (Exception, SystemExit) as error:  # the user's own code
         raise ModelLoadError(
             f"{factory} in {path} raised {type(error).__name__}: {error}", hint="--debug shows where"
         ) from error
     if not isinstance(network, nn.Module):
-        raise ModelLoadError(
-            f"{factory} in {path} returned a {type(network).__name__}, not a torch.nn.Module"
-        )
+        raise ModelLoadError(f"{factory} in {path} returned {type(network).__name__}, not torch.nn.Module")
     return network
 
 
-def _import_file(path: Path) -> object:
+def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise ModelLoadError(f"no file {path}")
+        raise ModelLoadError(f"no file {path}", hint="check the path; it is relative to this folder")
+    with contextlib.suppress(ImportError):
+        import_torchvision()  # beside a CPU-only torch, the file's own import of it or of timm would fail
     specification = importlib.util.spec_from_file_location(f"hwbmpq_user_{path.stem}", path)
     assert specification is not None
     assert specification.loader is not None
@@ -196,7 +204,7 @@ def _import_file(path: Path) -> object:
     sys.path.insert(0, str(path.resolve().parent))  # the file may import its neighbours
     try:
         specification.loader.exec_module(module)
-    except Exception as error:  # the user's own code
+    except (Exception, SystemExit) as error:  # the user's own code
         raise ModelLoadError(
             f"importing {path} raised {type(error).__name__}: {error}", hint="--debug shows where"
         ) from error

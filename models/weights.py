@@ -1,6 +1,8 @@
 """Read weights without ever running code from the file, and say exactly what does not fit."""
 
+import warnings
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 from safetensors import SafetensorError
@@ -10,13 +12,16 @@ from torch import Tensor, nn
 from hwbmpq.errors import WeightsError
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
+_PREFIXES = ("module.", "_orig_mod.")  # of DataParallel and torch.compile
 _MOST_LISTED = 8
+_HOW_TO_SAVE = "save only the tensors: torch.save(model.state_dict(), 'weights.pt'), or use safetensors"
 
 
 def load_weights(model: nn.Module, path: str | Path) -> nn.Module:
     """Change ``model`` in place: load a safetensors file or a torch checkpoint of tensors.
 
-    A ``state_dict`` key around the tensors and a ``module.`` prefix (from DataParallel) are taken off.
+    A ``state_dict`` key around the tensors and the prefixes of DataParallel (``module.``) and torch.compile
+    (``_orig_mod.``) are taken off.
     Every tensor of the model must be there with its shape, and nothing else.
     """
     path = Path(path)
@@ -28,24 +33,27 @@ def load_weights(model: nn.Module, path: str | Path) -> nn.Module:
 
 def _read(path: Path) -> object:
     if not path.is_file():
-        raise WeightsError(f"no weights file {path}")
+        raise WeightsError(f"no weights file {path}", hint="check the path; it is relative to this folder")
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about formats that are refused a moment later
+            return torch.load(path, map_location="cpu", weights_only=True)
     except SafetensorError as error:
-        raise WeightsError(f"{path} is not a readable safetensors file: {error}") from error
+        raise WeightsError(f"{path} is damaged or no safetensors file: {error}", hint=_HOW_TO_SAVE) from error
     except OSError as error:
         raise WeightsError(f"cannot read {path}: {error}") from error
-    except Exception as error:  # torch.load raises pickle, zip, EOF, key and runtime errors on bad files
+    except UnpicklingError as error:
         raise WeightsError(
-            f"{path} is not a checkpoint of plain tensors (read with weights_only=True: {_first_line(error)})",
-            hint="save a state_dict: torch.save(model.state_dict(), path), or use safetensors",
+            f"{path} holds more than tensors, or is no torch checkpoint; it was not unpickled, since that could "
+            "run code from the file",
+            hint=_HOW_TO_SAVE,
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    except Exception as error:  # torch.load raises zip, EOF, key and runtime errors on damaged files
+        raise WeightsError(
+            f"{path} is damaged or no torch checkpoint ({type(error).__name__})", hint=_HOW_TO_SAVE
+        ) from error
 
 
 def _unwrap(content: object, path: Path) -> dict[str, Tensor]:
@@ -54,7 +62,8 @@ def _unwrap(content: object, path: Path) -> dict[str, Tensor]:
             content = content[key]
             break
     if not isinstance(content, dict) or not content:
-        raise WeightsError(f"{path} holds no state_dict but a {type(content).__name__}")
+        what = "an empty one" if content == {} else f"a {type(content).__name__}"
+        raise WeightsError(f"{path} holds no state_dict but {what}", hint=_HOW_TO_SAVE)
     strange = [key for key, value in content.items() if not isinstance(value, Tensor)]
     if strange:
         raise WeightsError(
@@ -65,8 +74,9 @@ def _unwrap(content: object, path: Path) -> dict[str, Tensor]:
 
 
 def _strip_prefix(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    if all(key.startswith("module.") for key in state):
-        return {key.removeprefix("module."): value for key, value in state.items()}
+    for prefix in _PREFIXES:
+        if all(key.startswith(prefix) for key in state):
+            return _strip_prefix({key.removeprefix(prefix): value for key, value in state.items()})
     return state
 
 

@@ -4,10 +4,8 @@ import argparse
 import json
 from typing import Any
 
-from rich.console import Console
-
 from hwbmpq.cli.model_options import add_model_options, describe_model
-from hwbmpq.cli.render import print_graph
+from hwbmpq.cli.render import OutputConsole, print_graph
 
 _EPILOG = """\
 examples:
@@ -41,4 +39,4 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps(content, indent=2))
     else:
         size = "x".join(map(str, model.input_size))
-        print_graph(Console(), graph, title=f"{model.spec} at {size}", all_rows=args.all)
+        print_graph(OutputConsole(), graph, title=f"{model.spec} at {size}", all_rows=args.all)

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from typing import Any
@@ -54,7 +55,7 @@ def trace(model: nn.Module, example_input: torch.Tensor) -> Trace:
 
 @contextmanager
 def _plain_evaluation(model: nn.Module) -> Iterator[None]:
-    """Evaluation without gradients, logs, and kernels that would hide products inside."""
+    """Evaluation without gradients, logs, warnings, and kernels that would hide products inside."""
     fused_attention = torch.backends.mha.get_fastpath_enabled()
     disabled_logs = logging.root.manager.disable
     with ExitStack() as stack:
@@ -65,6 +66,8 @@ def _plain_evaluation(model: nn.Module) -> Iterator[None]:
         stack.callback(logging.disable, disabled_logs)
         logging.disable(logging.CRITICAL)  # a failed export logs its whole graph, and prints it
         stack.enter_context(redirect_stderr(io.StringIO()))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
         stack.enter_context(torch.no_grad())
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(as_float(model))

@@ -2,6 +2,8 @@
 
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from rich.console import Console
 
 import hwbmpq
 from hwbmpq.cli.main import build_parser, main
-from hwbmpq.cli.render import bar, print_graph, shorten
+from hwbmpq.cli.render import bar, compact, print_graph, shorten
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -170,3 +172,33 @@ def test_bars_and_names() -> None:
     assert bar(0.09375, 4) == "▍   "
     assert shorten("stages.2.blocks.0.conv1", 12) == "stage…0.conv1"[:5] + "…" + "0.conv1"[-6:]
     assert shorten("conv1", 12) == "conv1"
+
+
+def test_what_a_factory_prints_does_not_mix_with_json(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "net.py").write_text(
+        "import torch\ndef make():\n    print('building')\n    return torch.nn.Linear(4, 2)\n"
+    )
+    code, out, err = run(
+        capsys, "inspect", "--model", f"file:{tmp_path}/net.py:make", "--input", "4", "--json"
+    )
+    assert code == 0
+    assert json.loads(out)["totals"]["weights"] == 8
+    assert "building" in err
+
+
+def test_a_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m hwbmpq inspect --model hwbmpq:resnet56 --all | head -1"
+    result = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "resnet56" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0"), (640, "640"), (9216, "9.2 k"), (118_013_952, "118.0 M"), (10**12, "1.0 T")]
+)
+def test_compact_numbers(count: int, text: str) -> None:
+    assert compact(count) == text

@@ -116,9 +116,8 @@ def test_what_stays_in_float_is_listed_with_its_reason() -> None:
     assert by_reason["never runs"].parameters == 90
     products = [entry.macs for entry in graph.uncovered if entry.reason == "activation product"]
     assert sum(products) == 2 * 4 * 4 * 4
-    functional = [e for e in graph.uncovered if e.reason in ("functional weight", "other parameter")]
-    assert sum(e.macs for e in functional) == 4 * 4 * 3
-    assert sum(e.parameters for e in functional) == 12
+    functional = by_reason["functional weight"]
+    assert (functional.name, functional.parameters, functional.macs) == ("kernel", 12, 4 * 4 * 3)
     assert graph.parameters == sum(p.numel() for p in model.parameters())
 
 
@@ -186,6 +185,62 @@ def test_constant_fed_layers_are_not_the_ends() -> None:
     graph = hwbmpq.describe(PositionBias(), torch.randn(1, 4))
     assert [layer.name for layer in graph if layer.is_end] == ["stem", "head"]
     assert graph["bias_net"].fed_by == ("constant",)
+
+
+def test_all_stems_and_all_heads_are_ends() -> None:
+    class Many(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.left, self.right, self.body, self.head, self.other = (nn.Linear(4, 4) for _ in range(5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = F.relu(self.body(F.relu(self.left(x) + self.right(x))))
+            return (self.head(x) + self.other(x)) / 2
+
+    graph = hwbmpq.describe(Many(), torch.randn(1, 4))
+    assert [layer.name for layer in graph if layer.is_end] == ["left", "right", "head", "other"]
+
+
+def test_a_layer_that_shares_its_weight_with_an_end_is_an_end() -> None:
+    graph = hwbmpq.describe(SharedWeight(), torch.randn(1, 4))
+    assert [layer.is_end for layer in graph] == [True, True, True]
+
+
+@pytest.mark.parametrize("container", ["attribute", "dictionary"])
+def test_tensors_that_a_network_caches_while_traced_are_taken_out_again(container: str) -> None:
+    class Caching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+            self.cache: dict[str, Tensor] = {}
+            self.kept: Tensor | None = None
+
+        def forward(self, x: Tensor) -> Tensor:
+            if container == "attribute":
+                self.kept = self.kept if self.kept is not None else x.mean(0, keepdim=True)
+                return self.fc(x + self.kept)
+            return self.fc(x + self.cache.setdefault("bias", x.mean(0, keepdim=True)))
+
+    model = Caching()
+    cache = model.cache
+    hwbmpq.describe(model, torch.randn(1, 4))
+    assert (model.kept, model.cache) == (None, {})
+    assert model.cache is cache
+    assert type(model(torch.randn(2, 4))) is Tensor
+
+
+def test_recurrent_layers_are_counted() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(8, 6, batch_first=True)
+            self.head = nn.Linear(6, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.lstm(x)[0])
+
+    graph = hwbmpq.describe(Recurrent(), torch.randn(1, 10, 8))
+    assert graph.macs - graph.layer_macs == 10 * 4 * 6 * (8 + 6)
 
 
 def test_json_content_is_complete(tiny_cnn: nn.Module, images: Tensor) -> None:

@@ -6,7 +6,27 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import hwbmpq
+from hwbmpq.graph import describe_trace
+from hwbmpq.graph.fxgraph import trace_with_export, trace_with_fx
+from hwbmpq.graph.hooks import trace_with_hooks
+from hwbmpq.graph.operations import Trace
 from hwbmpq.torchvision_import import import_timm
+
+
+def _in_place(x: Tensor) -> Tensor:
+    x.sub_(0.5)
+    return x
+
+
+def _overwritten(x: Tensor) -> Tensor:
+    x[:, ::2] = -1.0
+    return x
+
+
+def _changed_view(x: Tensor) -> Tensor:
+    x[:, ::2].mul_(-1.0)
+    return x
+
 
 CASES = {
     "relu": (F.relu, False),
@@ -19,6 +39,10 @@ CASES = {
     "sum of relus": (lambda x: F.relu(x) + F.relu(-x), False),
     "padded relu": (lambda x: F.pad(F.relu(x), (0, 0)), False),
     "relu times two": (lambda x: F.relu(x) * 2, False),
+    "clamped above only": (lambda x: torch.clamp(x, None, 6), True),
+    "clamped above by name": (lambda x: x.clamp(max=6), True),
+    "relu changed in place": (lambda x: _in_place(F.relu(x)), True),
+    "relu with a changed view": (lambda x: _changed_view(F.relu(x)), True),
     "clamped below zero": (lambda x: x.clamp(min=-1), True),
     "silu": (F.silu, True),
     "gelu": (F.gelu, True),
@@ -42,9 +66,20 @@ class Between(nn.Module):
         return self.second(self.function(self.first(x)))  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("tracer", [trace_with_fx, trace_with_export, trace_with_hooks])
 @pytest.mark.parametrize(("function", "signed"), CASES.values(), ids=CASES.keys())
-def test_sign_after(function: object, signed: bool) -> None:
-    assert hwbmpq.describe(Between(function), torch.randn(1, 4))["second"].input_signed is signed
+def test_sign_after(function: object, signed: bool, tracer: object) -> None:
+    model = Between(function).eval()
+    with torch.no_grad():
+        operations = tracer(model, torch.randn(1, 4))  # type: ignore[operator]
+    graph = describe_trace(model, Trace(operations=tuple(operations), traced_by=""))
+    assert graph["second"].input_signed is signed
+
+
+def test_a_tensor_overwritten_in_part_counts_as_signed() -> None:
+    graph = hwbmpq.describe(Between(lambda x: _overwritten(F.relu(x))), torch.randn(1, 4))
+    assert graph.traced_by != "fx"  # which has no item assignment
+    assert graph["second"].input_signed
 
 
 @pytest.mark.parametrize(

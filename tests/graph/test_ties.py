@@ -59,6 +59,22 @@ EXPECTED = {
         ],
         "none": [],
     },
+    "mobileone_s0": {"input": [], "sibling": [], "none": []},  # parallel branches of one layer each
+    "dla34": {  # level5's pooled input is read by the root as well
+        "input": [
+            ("level1.0", "level2.project.0"),
+            ("level2.root.conv", "level3.tree1.project.0"),
+            ("level3.tree2.root.conv", "level4.tree1.project.0"),
+            ("level4.tree2.root.conv", "level5.project.0"),
+        ],
+        "sibling": [
+            ("level2.project.0", "level2.tree1.conv1"),
+            ("level3.tree1.project.0", "level3.tree1.tree1.conv1"),
+            ("level4.tree1.project.0", "level4.tree1.tree1.conv1"),
+            ("level5.project.0", "level5.tree1.conv1"),
+        ],
+        "none": [],
+    },
     "densenet121": {"input": [], "sibling": [], "none": []},
     "mobilenetv2_100": {"input": [], "sibling": [], "none": []},
 }
@@ -120,6 +136,43 @@ class Parallel(nn.Module):
 
 def test_branches_of_equal_length_and_tangled_branches_are_not_tied() -> None:
     assert hwbmpq.describe(Parallel(), torch.randn(1, 4)).ties == ()
+
+
+class TwoWays(nn.Module):
+    """A block whose shortcut has two layers and whose main branch has four, then a downsample."""
+
+    def __init__(self, *, main_first: bool) -> None:
+        super().__init__()
+        self.main_first = main_first
+        self.stem, self.a, self.b, self.c, self.d, self.s, self.t = (nn.Linear(4, 4) for _ in range(7))
+        self.e, self.f, self.short, self.head = (nn.Linear(4, 4) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.stem(x))
+        main = self.d(F.relu(self.c(F.relu(self.b(F.relu(self.a(x)))))))
+        side = self.t(F.relu(self.s(x)))
+        x = F.relu(main + side if self.main_first else side + main)
+        return self.head(F.relu(self.f(F.relu(self.e(x))) + self.short(x)))
+
+
+@pytest.mark.parametrize("main_first", [True, False])
+def test_the_main_path_is_the_branch_with_more_layers_whatever_the_order(main_first: bool) -> None:
+    graph = hwbmpq.describe(TwoWays(main_first=main_first), torch.randn(1, 4))
+    assert [group.layers for group in graph.ties] == [("d", "short")]
+
+
+def test_a_downsample_between_fixed_ends_is_not_tied() -> None:
+    class Shallow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.short, self.head = (nn.Linear(4, 4) for _ in range(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(F.relu(self.second(F.relu(self.first(x))) + self.short(x)))
+
+    graph = hwbmpq.describe(Shallow(), torch.randn(1, 4))
+    assert [layer.name for layer in graph if layer.is_end] == ["first", "short", "head"]
+    assert graph.ties == ()
 
 
 def test_chained_ties_become_one_group() -> None:

@@ -77,6 +77,7 @@ def check(name: str, record: dict[str, dict[str, object]]) -> None:
 
 def macs_by_module(model: nn.Module, example: torch.Tensor) -> dict[str, int]:
     """What torch's own counter says of each module, while the network simply runs."""
+    model.requires_grad_(False)  # the counter stumbles over views of parameters
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model.eval()(example)
     prefix = type(model).__name__ + "."

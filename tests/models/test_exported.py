@@ -99,3 +99,48 @@ def test_pickled_objects_are_refused_unread(network: nn.Module, tmp_path: Path) 
 def test_a_class_count_cannot_be_asked_for(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="class count of an exported program is fixed"):
         load_model(f"file:{tmp_path}/m.pt2", num_classes=3)
+
+
+class Tied(nn.Module):
+    """Two convolutions with one weight but their own stride and bias, and a transposed one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 3, 3, padding=1)
+        self.second = nn.Conv2d(3, 3, 3, padding=1, stride=2)
+        self.second.weight = self.first.weight
+        self.up = nn.ConvTranspose2d(3, 4, 2, stride=2, output_padding=1, groups=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.up(F.relu(self.second(F.relu(self.first(x)))))
+
+
+def test_layers_that_share_a_weight_stay_two_layers(tmp_path: Path) -> None:
+    network = Tied().eval()
+    save(network, tmp_path / "m.pt2")
+    loaded = load_model(f"file:{tmp_path}/m.pt2").network
+    images = torch.randn(2, 3, 8, 8)
+    torch.testing.assert_close(loaded(images), network(images))
+    graph = hwbmpq.describe(loaded, images)
+    assert [layer.kind for layer in graph] == ["conv2d", "conv2d", "conv_transpose2d"]
+    assert graph.parameters == sum(p.numel() for p in network.parameters())
+    assert len(graph.ties) == 1
+
+
+def test_attention_in_a_program_is_counted(tmp_path: Path) -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.LayerNorm(8)
+            self.qkv = nn.Linear(8, 24)
+            self.head = nn.Linear(8, 2)
+
+        def forward(self, x: Tensor) -> Tensor:  # (B, 3, 8, 8), rows as tokens
+            q, k, v = self.qkv(self.norm(x)).chunk(3, dim=-1)
+            return self.head(F.scaled_dot_product_attention(q, k, v))
+
+    save(Attention().eval(), tmp_path / "m.pt2")
+    model = load_model(f"file:{tmp_path}/m.pt2")
+    graph = hwbmpq.describe(model.network, model.example_input())
+    assert graph.macs - graph.layer_macs == 2 * 3 * 8 * 8 * 8
+    assert {entry.reason for entry in graph.uncovered} == {"norm", "bias", "activation product"}

@@ -113,9 +113,12 @@ def test_a_users_factory_gets_its_classes_and_says_its_size(net_file: Path) -> N
         ("file:{folder}/net.py", "cannot read file:"),
         ("file:{folder}/nothing.py:make_net", r"no file .*nothing\.py"),
         ("file:{folder}/nothing.pt2", r"no file .*nothing\.pt2"),
-        ("file:{folder}/net.py:missing", "defines no function or class named 'missing'"),
+        (
+            "file:{folder}/net.py:missing",
+            r"no function or class in .*net\.py named 'missing': known: broken, make_net",
+        ),
         ("file:{folder}/net.py:no_size", "does not say which input it takes"),
-        ("file:{folder}/net.py:not_a_network", "returned a int, not a torch.nn.Module"),
+        ("file:{folder}/net.py:not_a_network", "returned int, not torch.nn.Module"),
         ("file:{folder}/net.py:broken", "raised RuntimeError: no such layer"),
     ],
 )

@@ -40,8 +40,17 @@ def prefixed(state: dict[str, Tensor]) -> dict[str, Tensor]:
         lambda s: {"state_dict": s, "epoch": 3},
         lambda s: {"state_dict": prefixed(s), "best": 0.9},
         lambda s: {"model": s},
+        lambda s: {f"module._orig_mod.{key}": value for key, value in s.items()},
     ],
-    ids=["plain", "module prefix", "old batch norm", "wrapped", "wrapped and prefixed", "model key"],
+    ids=[
+        "plain",
+        "module prefix",
+        "old batch norm",
+        "wrapped",
+        "wrapped and prefixed",
+        "model key",
+        "compiled",
+    ],
 )
 def test_torch_checkpoints_load(
     network: nn.Module, state: dict[str, Tensor], wrap: object, tmp_path: Path
