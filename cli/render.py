@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 60
 _WIDE = 120  # columns from which shapes are shown
+_ROOM_FOR_BARS = 78
 _NARROWEST_NAME = 12
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
@@ -93,8 +94,8 @@ def _table(title: str) -> Table:
 
 def _layer_table(graph: "LayerGraph", shown: Sequence[Layer], title: str, *, width: int) -> Table:
     is_wide = width >= _WIDE
-    bar_width = 12 if is_wide else 4
-    others = 100 if is_wide else 58  # what the other columns take
+    bar_width = 12 if is_wide else 4 if width >= _ROOM_FOR_BARS else 0
+    others = 100 if is_wide else 48 + 2 * (bar_width + 1)  # what the other columns take
     most_weights = max(layer.parameters for layer in graph)
     most_macs = max(layer.macs for layer in graph)
     table = _table(title)
@@ -123,7 +124,8 @@ def _layer_table(graph: "LayerGraph", shown: Sequence[Layer], title: str, *, wid
 
 def _share(part: int, whole: int, largest: int, bar_width: int) -> str:
     """Percentage of the whole, and a bar that is full for the largest part."""
-    return f"{_ratio(part, whole):5.1%} {bar(_ratio(part, largest), bar_width)}"
+    share = f"{_ratio(part, whole):5.1%}"
+    return f"{share} {bar(_ratio(part, largest), bar_width)}" if bar_width else share
 
 
 def _kind(layer: Layer) -> str:

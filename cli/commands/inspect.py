@@ -7,6 +7,10 @@ from typing import Any
 from hwbmpq.cli.model_options import add_model_options, describe_model
 from hwbmpq.cli.render import OutputConsole, print_graph
 
+_DESCRIPTION = """\
+Show a network's weighted layers with their parameters and multiply-accumulates (MACs),
+which of them must share a bit width, and what is not quantized."""
+
 _EPILOG = """\
 examples:
   hwbmpq inspect --model timm:resnet18
@@ -21,8 +25,7 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
         "inspect",
         parents=[common],
         help="show a network's layers, ties and coverage",
-        description="Show a network's weighted layers with their parameters and multiply-accumulates "
-        "(MACs), which of them must share a bit width, and what is not quantized.",
+        description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
