@@ -65,8 +65,8 @@ def shorten(name: str, width: int) -> str:
     """Cut the middle out of a long name: both ends of a layer's path say where it is."""
     if len(name) <= width:
         return name
-    keep = max(width - 1, 2)
-    return f"{name[: keep // 2]}…{name[len(name) - (keep - keep // 2) :]}"
+    head = (width - 1) // 3  # the end says more than the beginning
+    return f"{name[:head]}…{name[len(name) - (width - 1 - head) :]}"
 
 
 def _largest(layers: Sequence[Layer]) -> list[Layer]:
@@ -95,7 +95,7 @@ def _table(title: str) -> Table:
 def _layer_table(graph: "LayerGraph", shown: Sequence[Layer], title: str, *, width: int) -> Table:
     is_wide = width >= _WIDE
     bar_width = 12 if is_wide else 4 if width >= _ROOM_FOR_BARS else 0
-    others = 100 if is_wide else 48 + 2 * (bar_width + 1)  # what the other columns take
+    others = 94 if is_wide else 48 + 2 * (bar_width + 1)  # what the other columns take
     most_weights = max(layer.parameters for layer in graph)
     most_macs = max(layer.macs for layer in graph)
     table = _table(title)

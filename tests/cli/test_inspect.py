@@ -170,7 +170,7 @@ def test_bars_and_names() -> None:
     assert bar(1, 4) == "████"
     assert bar(0.5, 4) == "██  "
     assert bar(0.09375, 4) == "▍   "
-    assert shorten("stages.2.blocks.0.conv1", 12) == "stage…0.conv1"[:5] + "…" + "0.conv1"[-6:]
+    assert shorten("stages.2.blocks.0.conv1", 12) == "sta….0.conv1"
     assert shorten("conv1", 12) == "conv1"
 
 
