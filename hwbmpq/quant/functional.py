@@ -27,13 +27,13 @@ def quantize_weight(weight: Tensor, bits: int, *, channel_axis: int | None = Non
     """Integer codes (as floats) and scale; ``codes * scale`` is the fake-quantized weight.
 
     The scale is ``max|W| / (2^(bits-1) - 1)``, or TWN's at 2 bits, and 1 where all weights are zero. It has
-    the weight's number of axes, all of length 1 but ``channel_axis``.
+    the weight's number of axes, all of length 1 but ``channel_axis``. Half precision is computed in float32.
     """
+    weight = weight.float() if weight.dtype in _HALVES else weight
     axes = [axis for axis in range(weight.dim()) if axis != channel_axis]
     if bits == TERNARY_BITS:
         return _ternary(weight, axes)
-    peak = _peak(weight, axes)
-    scale = _or_one(peak / largest_code(bits, signed=True))
+    scale = _or_one(_peak(weight, axes) / largest_code(bits, signed=True))
     return torch.div(weight, scale).round_(), scale
 
 
@@ -44,9 +44,6 @@ def fake_quantize_weight(
 
     ``name`` is what the error about infinite or NaN weights calls them.
     """
-    if weight.dtype in _HALVES:
-        wide = fake_quantize_weight(weight.float(), bits, channel_axis=channel_axis, name=name)
-        return wide.to(weight.dtype)
     quantized, scale = _WeightSte.apply(weight, bits, channel_axis)  # type: ignore[no-untyped-call]
     if _can_look_at(scale) and not bool(torch.isfinite(scale).all()):
         raise NonFiniteError(
@@ -116,7 +113,7 @@ class _WeightSte(torch.autograd.Function):
         codes, scale = quantize_weight(weight, bits, channel_axis=channel_axis)
         ctx.mark_non_differentiable(scale)
         ctx.set_materialize_grads(False)
-        return codes.mul_(scale), scale
+        return codes.mul_(scale).to(weight.dtype), scale
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
