@@ -162,7 +162,7 @@ def _tie_table(ties: Iterable[TieGroup]) -> Table:
     return table
 
 
-_WHY = {
+EXPLANATIONS = {
     "norm": "scales and shifts of normalisation layers",
     "bias": "added after the product",
     "embedding": "a table, not a product",
@@ -196,6 +196,6 @@ def _coverage_table(graph: "LayerGraph") -> Table:
             f"{_ratio(parameters, graph.parameters):.2%}",
             compact(macs),
             f"{_ratio(macs, graph.macs):.2%}",
-            _WHY[reason],
+            EXPLANATIONS[reason],
         )
     return table

@@ -3,9 +3,14 @@
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 from torch import Tensor, nn
+
+# The same examples every time, however slow the machine is today.
+hypothesis.settings.register_profile("steady", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("steady")
 
 
 @pytest.fixture(autouse=True)

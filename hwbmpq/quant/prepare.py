@@ -73,9 +73,8 @@ def assign(model: nn.Module, allocation: Any) -> nn.Module:
         raise HwbmpqError(
             f"the model has no quantized layer named {', '.join(unknown)}; it has: {', '.join(layers)}"
         )
-    precisions = {
-        name: as_precision(width) for name, width in widths.items()
-    }  # all checked before any is set
+    # All are checked before any is set.
+    precisions = {name: as_precision(width) for name, width in widths.items()}
     for name, precision in precisions.items():
         layers[name].set_precision(precision)
     return model
@@ -91,10 +90,7 @@ def quantized_layers(model: nn.Module) -> Iterator[tuple[str, QuantizedLayer]]:
 def parameter_groups(
     model: nn.Module, *, weight_decay: float, alpha_weight_decay: float
 ) -> list[dict[str, Any]]:
-    """Two groups for an optimizer: the network's own parameters, and the clipping points α.
-
-    >>> torch.optim.SGD(parameter_groups(model, weight_decay=5e-4, alpha_weight_decay=2e-3), lr=0.1)  # doctest: +SKIP
-    """
+    """Two groups for an optimizer: the network's own parameters, and the clipping points α."""
     quantizers = [module for module in model.modules() if isinstance(module, InputQuantizer)]
     alphas = [quantizer.alpha for quantizer in quantizers]
     alpha_ids = {id(alpha) for alpha in alphas}

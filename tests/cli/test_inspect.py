@@ -11,8 +11,10 @@ import torch
 from rich.console import Console
 
 import hwbmpq
-from hwbmpq.cli.main import build_parser, main
-from hwbmpq.cli.render import bar, compact, print_graph, shorten
+from hwbmpq.cli.commands import inspect
+from hwbmpq.cli.main import main
+from hwbmpq.cli.render import EXPLANATIONS, bar, compact, print_graph, shorten
+from hwbmpq.models.zoo import NETWORKS
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -75,7 +77,11 @@ def test_a_large_network_shows_its_largest_layers_unless_all_are_asked_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     _, short, _ = run(capsys, "inspect", "--model", "timm:densenet121")
-    assert "61 smaller layers with" in short
+    model = hwbmpq.models.load_model("timm:densenet121", device="meta")
+    sizes = sorted(layer.parameters for layer in hwbmpq.describe(model.network, model.example_input()))
+    hidden = sum(sizes[:61]) / sum(sizes)
+    assert f"61 smaller layers with {hidden:.1%} of the weights are not shown" in short
+    assert "classifier" in short  # the largest of them all
     _, long, _ = run(capsys, "inspect", "--model", "timm:densenet121", "--all")
     assert "smaller layers" not in long
     assert len(long.splitlines()) >= len(short.splitlines()) + 60
@@ -162,7 +168,6 @@ def test_help_teaches_by_example(capsys: pytest.CaptureFixture[str]) -> None:
             main(arguments)
         assert stopped.value.code == 0
         assert "examples:" in capsys.readouterr().out
-    assert build_parser().prog == "hwbmpq"
 
 
 def test_bars_and_names() -> None:
@@ -198,7 +203,86 @@ def test_a_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0"), (640, "640"), (9216, "9.2 k"), (118_013_952, "118.0 M"), (10**12, "1.0 T")]
+    ("count", "text"),
+    [
+        (0, "0"),
+        (640, "640"),
+        (9216, "9.2 k"),
+        (118_013_952, "118.0 M"),
+        (1_820_000_000, "1.8 G"),
+        (10**12, "1.0 T"),
+    ],
 )
 def test_compact_numbers(count: int, text: str) -> None:
     assert compact(count) == text
+
+
+def test_a_zoos_network_that_needs_values_is_built_again_with_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class LooksAtValues(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = torch.nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(x) if x.sum() > 0 else self.fc(-x)
+
+    monkeypatch.setitem(NETWORKS, "values", lambda num_classes: LooksAtValues())
+    code, out, _ = run(capsys, "inspect", "--model", "hwbmpq:values", "--input", "4", "--json")
+    assert (code, json.loads(out)["traced_by"]) == (0, "hooks")
+
+
+def test_an_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(inspect, "describe_model", interrupt)
+    assert main(["inspect", "--model", "hwbmpq:resnet8"]) == 130
+
+
+def test_messages_are_not_read_as_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "[bold]x.py" in run(capsys, "inspect", "--model", "file:[bold]x.py:make")[2]
+
+
+def test_every_reason_for_staying_in_float_is_explained() -> None:
+    class Everything(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(8))
+            self.kernel = torch.nn.Parameter(torch.ones(8, 8))
+            self.table = torch.nn.Embedding(3, 8)
+            self.attention = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+            self.norm = torch.nn.LayerNorm(8)
+            self.unused = torch.nn.Linear(3, 3)
+            self.fc = torch.nn.Linear(8, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = torch.nn.functional.linear(x * self.scale + self.table.weight[0], self.kernel)
+            x = self.norm(self.attention(x, x, x, need_weights=False)[0])
+            return self.fc(x @ x.transpose(1, 2) @ x)
+
+    graph = hwbmpq.describe(Everything(), torch.randn(1, 5, 8))
+    reasons = {entry.reason for entry in graph.uncovered}
+    assert reasons == set(EXPLANATIONS)
+    file = io.StringIO()
+    print_graph(Console(width=140, file=file), graph, title="all")
+    assert all(EXPLANATIONS[reason] in file.getvalue() for reason in reasons)
+
+
+def test_figures_of_a_row_and_of_the_whole() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 12, bias=False))
+    file = io.StringIO()
+    print_graph(Console(width=140, file=file), hwbmpq.describe(model, torch.randn(1, 4)), title="two")
+    rows = [line.split() for line in file.getvalue().splitlines()]
+    assert ["2", "linear", "12x4", "12", "48", "75.0%", "████████████", "48", "75.0%", "████████████"] in rows
+    assert "2 layers, 64 weights (94.12% of 68 parameters), 64 MACs (100.00% of all)" in file.getvalue()
+
+
+def test_kinds_name_depthwise_grouped_and_repeated_layers() -> None:
+    twice = torch.nn.Conv2d(4, 4, 1, groups=2)
+    model = torch.nn.Sequential(torch.nn.Conv2d(4, 4, 1, groups=4), twice, twice)
+    file = io.StringIO()
+    print_graph(Console(width=140, file=file), hwbmpq.describe(model, torch.randn(1, 4, 2, 2)), title="kinds")
+    assert "conv2d dw " in file.getvalue()
+    assert "conv2d /2 x2" in file.getvalue()

@@ -1,5 +1,7 @@
 """Layers, shapes, MACs, what feeds what, and coverage."""
 
+import logging
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -134,6 +136,7 @@ def test_multihead_attention_is_reported_and_not_claimed() -> None:
     model = Attention()
     graph = hwbmpq.describe(model, torch.randn(1, 5, 8))
     assert [layer.name for layer in graph] == ["head"]
+    assert {entry.reason for entry in graph.uncovered} == {"attention", "bias"}
     assert graph.parameters == sum(p.numel() for p in model.parameters())
     products = 2 * 5 * 5 * 8  # queries with keys, weights with values
     projections = 4 * 5 * 8 * 8
@@ -148,7 +151,51 @@ def test_the_model_is_left_as_it_was(tiny_cnn: nn.Module, images: Tensor) -> Non
     assert tiny_cnn[0].training
     assert not tiny_cnn[1].training
     assert all(torch.equal(value, before[key]) for key, value in tiny_cnn.state_dict().items())
-    assert all(not module._forward_hooks and not module._forward_pre_hooks for module in tiny_cnn.modules())
+
+
+def test_torchs_own_settings_are_left_as_they_were() -> None:
+    class LooksAtValues(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append((self.training, torch.is_grad_enabled()))
+            return self.fc(x) if x.sum() > 0 else self.fc(-x)
+
+    def settings() -> tuple[object, ...]:
+        return (
+            torch._C._get_mkldnn_enabled(),
+            torch.backends.mha.get_fastpath_enabled(),
+            logging.root.manager.disable,
+            torch.is_grad_enabled(),
+        )
+
+    seen: list[tuple[bool, bool]] = []
+    torch._C._set_mkldnn_enabled(True)
+    torch.backends.mha.set_fastpath_enabled(True)
+    model = LooksAtValues().train()
+    before = settings()
+    assert hwbmpq.describe(model, torch.randn(1, 4)).traced_by == "hooks"
+    assert settings() == before
+    assert set(seen) == {(False, False)}  # evaluation mode, no gradients
+    assert not model.fc._forward_hooks
+    assert not model.fc._forward_pre_hooks
+
+
+def test_a_tensor_behind_dropout_is_the_tensor_before_it() -> None:
+    class Dropped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.a, self.b, self.head = (nn.Linear(4, 4) for _ in range(4))
+            self.dropout = nn.Dropout(0.1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = F.relu(self.stem(x))
+            return self.head(self.a(x) + self.b(self.dropout(x)))
+
+    graph = hwbmpq.describe(Dropped(), torch.randn(1, 4))
+    assert graph["a"].reads == graph["b"].reads
 
 
 def test_a_model_without_layers_is_an_error_that_says_so() -> None:
@@ -206,7 +253,7 @@ def test_a_layer_that_shares_its_weight_with_an_end_is_an_end() -> None:
     assert [layer.is_end for layer in graph] == [True, True, True]
 
 
-@pytest.mark.parametrize("container", ["attribute", "dictionary"])
+@pytest.mark.parametrize("container", ["attribute", "dictionary", "list"])
 def test_tensors_that_a_network_caches_while_traced_are_taken_out_again(container: str) -> None:
     class Caching(nn.Module):
         def __init__(self) -> None:
@@ -214,17 +261,21 @@ def test_tensors_that_a_network_caches_while_traced_are_taken_out_again(containe
             self.fc = nn.Linear(4, 4)
             self.cache: dict[str, Tensor] = {}
             self.kept: Tensor | None = None
+            self.seen: list[Tensor] = []
 
         def forward(self, x: Tensor) -> Tensor:
             if container == "attribute":
                 self.kept = self.kept if self.kept is not None else x.mean(0, keepdim=True)
                 return self.fc(x + self.kept)
+            if container == "list":
+                self.seen.append(x)
+                return self.fc(x)
             return self.fc(x + self.cache.setdefault("bias", x.mean(0, keepdim=True)))
 
     model = Caching()
     cache = model.cache
     hwbmpq.describe(model, torch.randn(1, 4))
-    assert (model.kept, model.cache) == (None, {})
+    assert (model.kept, model.cache, model.seen) == (None, {}, [])
     assert model.cache is cache
     assert type(model(torch.randn(2, 4))) is Tensor
 

@@ -175,6 +175,44 @@ def test_a_downsample_between_fixed_ends_is_not_tied() -> None:
     assert graph.ties == ()
 
 
+def test_a_downsample_whose_sibling_is_an_end_is_not_tied_to_it() -> None:
+    """The block stands right behind the stem, and its first layer shares the stem's weight."""
+    model = TwoWays(main_first=True)
+    model.e.weight = model.d.weight = model.stem.weight
+    ties = [group.layers for group in hwbmpq.describe(model, torch.randn(1, 4)).ties]
+    assert ties == [("stem", "d", "e")]
+
+
+def test_a_block_that_ends_the_network_is_not_tied() -> None:
+    class Headless(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.pre, self.a, self.b, self.short = (nn.Linear(4, 4) for _ in range(5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = F.relu(self.pre(F.relu(self.stem(x))))
+            return self.b(F.relu(self.a(x))) + self.short(x)
+
+    assert hwbmpq.describe(Headless(), torch.randn(1, 4)).ties == ()
+
+
+def test_the_feeder_is_the_gated_path_not_the_gate() -> None:
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.main = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1)
+            self.gate, self.a, self.b, self.short = (nn.Conv2d(4, 4, 1) for _ in range(4))
+            self.head = nn.Conv2d(4, 2, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.main(F.relu(self.stem(x)))
+            x = F.relu(torch.sigmoid(self.gate(x.mean((2, 3), keepdim=True))) * x)
+            return self.head(F.relu(self.b(F.relu(self.a(x))) + self.short(x)))
+
+    ties = [group.layers for group in hwbmpq.describe(Gated(), torch.randn(1, 3, 4, 4)).ties]
+    assert ties == [("main", "short")]
+
+
 def test_chained_ties_become_one_group() -> None:
     """One block per stage: each downsample's input layer is alone, but shared weights chain groups."""
 

@@ -1,6 +1,8 @@
 """Exported programs become networks that can be described, quantized and trained."""
 
 import copy
+import io
+import os
 import zipfile
 from pathlib import Path
 
@@ -18,9 +20,9 @@ class Small(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.conv = nn.Conv2d(3, 4, 3, padding=1, stride=2, bias=False)
-        self.norm = nn.BatchNorm2d(4)
-        self.block = nn.Sequential(nn.Conv2d(4, 4, 3, padding="same", groups=2), nn.ReLU())
-        self.dropout = nn.Dropout(0.5)
+        self.norm = nn.BatchNorm2d(4, eps=0.1, momentum=0.3)
+        self.block = nn.Sequential(nn.Conv2d(4, 4, 3, padding="same", dilation=2, groups=2), nn.ReLU())
+        self.dropout = nn.Dropout(0.9)
         self.head = nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -69,6 +71,8 @@ def test_it_trains_and_quantizes_like_any_network(network: nn.Module, tmp_path: 
     loaded(torch.randn(4, 3, 8, 8)).sum().backward()
     assert loaded.conv.weight.grad is not None
     assert not torch.equal(loaded.norm.running_mean, mean)
+    assert (loaded.norm.eps, loaded.norm.momentum) == (0.1, 0.3)
+    assert [module.p for module in loaded.modules() if isinstance(module, nn.Dropout)] == [0.9]
     first, second = loaded(torch.ones(2, 3, 8, 8)), loaded(torch.ones(2, 3, 8, 8))
     assert not torch.equal(first, second)  # dropout is live
 
@@ -88,10 +92,36 @@ def test_truncated_programs_are_refused(network: nn.Module, tmp_path: Path) -> N
         load_model(f"file:{tmp_path}/m.pt2")
 
 
-def test_pickled_objects_are_refused_unread(network: nn.Module, tmp_path: Path) -> None:
+class Evil:
+    """Unpickled, it would write a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> object:
+        return Path.write_text, (self.path, "ran")
+
+
+def test_code_in_a_program_never_runs(network: nn.Module, tmp_path: Path) -> None:
+    save(network.eval(), tmp_path / "good.pt2")
+    evil = io.BytesIO()
+    torch.save(Evil(tmp_path / "proof"), evil)
+    with zipfile.ZipFile(tmp_path / "good.pt2") as good, zipfile.ZipFile(tmp_path / "m.pt2", "w") as bad:
+        for name in good.namelist():
+            is_pickle = "sample_inputs" in name
+            bad.writestr(name, evil.getvalue() if is_pickle else good.read(name))
+    before = os.environ.get("TORCH_FORCE_WEIGHTS_ONLY_LOAD")
+    with pytest.raises(ModelLoadError):
+        load_model(f"file:{tmp_path}/m.pt2")
+    assert not (tmp_path / "proof").exists()
+    assert os.environ.get("TORCH_FORCE_WEIGHTS_ONLY_LOAD") == before
+
+
+@pytest.mark.parametrize("kind", ["opaque_obj", "custom_obj"])
+def test_pickled_objects_are_refused_unread(network: nn.Module, kind: str, tmp_path: Path) -> None:
     save(network.eval(), tmp_path / "m.pt2")
     with zipfile.ZipFile(tmp_path / "m.pt2", "a") as archive:
-        archive.writestr("m/data/constants/opaque_obj_0", b"cos\nsystem\n(S'echo ran'\ntR.")
+        archive.writestr(f"m/data/constants/{kind}_0", b"cos\nsystem\n(S'echo ran'\ntR.")
     with pytest.raises(ModelLoadError, match="carries pickled objects"):
         load_model(f"file:{tmp_path}/m.pt2")
 

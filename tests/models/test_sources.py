@@ -1,5 +1,6 @@
 """Model specifications, good and bad."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 import hwbmpq
 from hwbmpq.errors import HwbmpqError, ModelLoadError, UnknownNameError
 from hwbmpq.models import load_model, parse_input_size
+from hwbmpq.torchvision_import import import_timm
 
 NET = """
 import torch
@@ -87,8 +89,7 @@ def test_zoo_networks_run_at_their_own_size(spec: str, classes: int, size: tuple
 def test_input_size_can_be_given() -> None:
     assert load_model("timm:resnet18", input_size=(3, 64, 64), device="meta").input_size == (3, 64, 64)
     assert parse_input_size("3x224x224") == (3, 224, 224)
-    for text in ("224", "1x28x28"):
-        assert parse_input_size(text)
+    assert (parse_input_size("224"), parse_input_size("1X28X28")) == ((224,), (1, 28, 28))
     for text in ("", "3x", "x3", "3x-1x2", "0x2x2", "3,224,224", "axbxc", "3x224x224x", "1" * 9):
         with pytest.raises(HwbmpqError, match="cannot read the input size"):
             parse_input_size(text)
@@ -133,6 +134,32 @@ def test_a_file_that_does_not_import_says_what_it_raised(tmp_path: Path) -> None
         ModelLoadError, match="raised ModuleNotFoundError: No module named 'nothing_of_this_name'"
     ):
         load_model(f"file:{tmp_path}/bad.py:f")
+
+
+def test_a_factory_may_take_any_keyword_and_may_not_exit(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        "from __future__ import annotations\nimport dataclasses, sys, torch\n"
+        "@dataclasses.dataclass\nclass Settings:\n    width: int = 4\n"
+        "def make(**options):\n    return torch.nn.Linear(Settings().width, options['num_classes'])\n"
+        "def leave():\n    sys.exit(3)\n"
+    )
+    path_before = list(sys.path)
+    model = load_model(f"file:{tmp_path}/net.py:make", num_classes=5, input_size=(4,))
+    assert model.network.out_features == 5
+    with pytest.raises(ModelLoadError, match=r"leave in .* raised SystemExit: 3"):
+        load_model(f"file:{tmp_path}/net.py:leave")
+    assert sys.path == path_before
+
+
+def test_a_failed_download_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise OSError("no route to host\nand much more")
+
+    monkeypatch.setattr(import_timm(), "create_model", unreachable)
+    with pytest.raises(
+        ModelLoadError, match=r"could not fetch the pretrained weights of resnet18: no route to host$"
+    ):
+        load_model("timm:resnet18", pretrained=True)
 
 
 @pytest.mark.parametrize(

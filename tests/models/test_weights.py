@@ -82,6 +82,12 @@ def test_mismatches_are_listed_by_name_and_shape(
     assert "2.weight is (3, 4), the model has (2, 4)" in message
 
 
+def test_a_long_list_of_mismatches_is_cut(state: dict[str, Tensor], tmp_path: Path) -> None:
+    torch.save(state, tmp_path / "w.pt")
+    with pytest.raises(WeightsError, match="and 7 more"):
+        load_weights(nn.Sequential(*(nn.Linear(1, 1) for _ in range(6))), tmp_path / "w.pt")
+
+
 def test_nothing_is_loaded_when_something_does_not_fit(
     network: nn.Module, state: dict[str, Tensor], tmp_path: Path
 ) -> None:

@@ -238,3 +238,47 @@ def test_memory_format_does_not_change_the_result(signed: bool) -> None:
         assert torch.equal(quantized, results[0][0])
         assert torch.equal(by_value, results[0][1])
         torch.testing.assert_close(by_alpha, results[0][2])
+
+
+# Worked by hand
+
+
+def test_ternary_threshold_is_seven_tenths_of_the_mean() -> None:
+    codes, scale = quantize_weight(torch.tensor([0.69, 0.71, 1.0, 1.6]), 2)  # mean 1.0
+    assert codes.tolist() == [0, 1, 1, 1]
+    assert float(scale) == pytest.approx((0.71 + 1.0 + 1.6) / 3)
+
+
+def test_halves_are_rounded_to_even() -> None:
+    codes, _ = quantize_weight(torch.tensor([7.0, 0.5, 1.5, 2.5, -0.5, -1.5]), 4)
+    assert codes.tolist() == [7, 0, 2, 2, 0, -2]
+    values = fake_quantize_activation(torch.tensor([0.5, 1.5, 2.5]), torch.tensor(15.0), 4, signed=False)
+    assert values.tolist() == [0, 2, 2]
+
+
+def test_weights_too_small_to_divide_by_are_zero() -> None:
+    codes, scale = quantize_weight(torch.tensor([10 * 2.0**-149]), 4)
+    assert (codes.tolist(), scale.tolist()) == ([0], [1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("axis", [None, 0])
+def test_half_precision_is_float32_rounded_once(dtype: torch.dtype, axis: int | None) -> None:
+    weight = (torch.randn(64, 64) * torch.logspace(-2, 2, 64)[:, None]).to(dtype)
+    wide = fake_quantize_weight(weight.float(), 8, channel_axis=axis)
+    assert torch.equal(fake_quantize_weight(weight, 8, channel_axis=axis), wide.to(dtype))
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_gradients_for_second_derivatives_equal_the_plain_ones(signed: bool) -> None:
+    values = torch.tensor([-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0], requires_grad=True)
+    alpha = torch.tensor(1.0, requires_grad=True)
+
+    def gradients(create_graph: bool) -> tuple[Tensor, ...]:
+        quantized = fake_quantize_activation(values, alpha, 4, signed=signed)
+        return torch.autograd.grad(
+            quantized, (values, alpha), torch.arange(1.0, 8.0), create_graph=create_graph
+        )
+
+    for plain, twice in zip(gradients(False), gradients(True), strict=True):
+        torch.testing.assert_close(plain, twice.detach())

@@ -437,6 +437,66 @@ def test_an_adapter_inside_a_layer_is_left_alone() -> None:
     assert {e.reason: e.parameters for e in graph.uncovered}["functional weight"] == 16
 
 
+class KeywordLinear(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, weight=self.weight, bias=self.bias)
+
+
+def test_a_weight_passed_by_name_is_quantized() -> None:
+    model = nn.Sequential(KeywordLinear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    values = torch.randn(3, 4)
+    prepared(model, values, precision=(2, 32), end_precision=None)
+    expected = F.linear(values, fake_quantize_weight(model[0].weight, 2), model[0].bias)
+    torch.testing.assert_close(model[0](values), expected)
+
+
+def test_per_channel_scales_belong_to_output_channels(tiny_cnn: nn.Module, images: Tensor) -> None:
+    prepared(tiny_cnn, images, precision=(4, 32), end_precision=None, per_channel=True)
+    for layer in (tiny_cnn[3], tiny_cnn[6]):
+        expected = fake_quantize_weight(layer.weight, 4, channel_axis=0)
+        assert torch.equal(layer.quantize_weight(layer.weight), expected)
+
+
+def test_preparing_a_model_in_evaluation_leaves_it_there(tiny_cnn: nn.Module, images: Tensor) -> None:
+    model = prepared(tiny_cnn.eval(), images)
+    model(images)
+    alpha = model[3].input_quantizer.alpha.clone()
+    model(images * 100)
+    assert torch.equal(model[3].input_quantizer.alpha, alpha)
+
+
+class TwiceBeside(nn.Module):
+    """``twice`` reads the network's input (or a ReLU's result) and its own result, as ``side`` does."""
+
+    def __init__(self, *, behind_relu: bool) -> None:
+        super().__init__()
+        self.behind_relu = behind_relu
+        self.stem, self.twice, self.side, self.head = (nn.Linear(4, 4) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.behind_relu:
+            x = F.relu(self.stem(x))
+            return self.head(self.twice(self.twice(x)) + self.side(x))
+        y = self.twice(x)
+        return self.head(self.twice(y) + self.side(y))
+
+
+def test_one_signed_reading_makes_a_shared_quantizer_signed() -> None:
+    model = prepared(TwiceBeside(behind_relu=True), torch.randn(1, 4))
+    assert model.twice.input_quantizer is model.side.input_quantizer
+    assert model.side.input_quantizer.signed
+
+
+def test_one_reading_of_the_networks_input_keeps_a_shared_alpha_fixed() -> None:
+    model = TwiceBeside(behind_relu=False)
+    graph = hwbmpq.describe(model, torch.randn(1, 4))
+    twice = graph["twice"]
+    assert (twice.reads_network_input, twice.is_end, len(twice.fed_by)) == (True, True, 2)
+    assert not graph["side"].reads_network_input
+    prepare(model, graph)
+    assert not model.side.input_quantizer.alpha.requires_grad
+
+
 def test_transposed_convolutions_quantize_per_channel_on_their_output_axis() -> None:
     model = nn.Sequential(nn.ConvTranspose2d(3, 5, 2, stride=2), nn.ReLU(), nn.ConvTranspose2d(5, 4, 2))
     images = torch.rand(2, 3, 4, 4)
