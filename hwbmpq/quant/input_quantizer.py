@@ -1,13 +1,13 @@
 """The activation quantizer of a layer's input, shared by all layers that read the same tensor."""
 
 import weakref
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hwbmpq.quant.functional import SMALLEST_ALPHA, check_finite, fake_quantize_activation
+from hwbmpq.quant.loading import LoadsFloatCheckpoints
 from hwbmpq.quant.ranges import largest_code
 from hwbmpq.values import FLOAT_BITS
 
@@ -37,7 +37,7 @@ class _Calibration:
         self.is_complete = self.batches >= CALIBRATION_BATCHES
 
 
-class InputQuantizer(nn.Module):
+class InputQuantizer(LoadsFloatCheckpoints):
     """Clips a tensor at a trainable α and rounds it (PACT); at 16 bits, uses the range seen in training.
 
     α is initialised from the first training batches: the clipping point with the least squared error at the
@@ -45,6 +45,8 @@ class InputQuantizer(nn.Module):
     would cost the first layer a whole backward pass. In evaluation mode nothing is learned, except from
     the very first batch if there was no training. Readers at the same width get the very same tensor.
     """
+
+    added_entries = ("alpha", "observed", "_extra_state")
 
     alpha: nn.Parameter
     observed: Tensor
@@ -116,21 +118,6 @@ class InputQuantizer(nn.Module):
         self.calibration.has_range = bool(has_range)
         for _ in range(batches):
             self.calibration.count_batch()
-
-    def _load_from_state_dict(
-        self,
-        state_dict: Mapping[str, Any],
-        prefix: str,
-        local_metadata: Any,
-        strict: bool,
-        missing_keys: list[str],
-        *others: Any,
-    ) -> None:
-        """As usual, except that a float checkpoint, which knows no quantizers, is complete without them."""
-        missing: list[str] = []
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, *others)
-        if any(key.startswith(prefix) for key in state_dict):
-            missing_keys.extend(missing)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None}  # weak references can be neither copied nor pickled

@@ -11,11 +11,14 @@ from torch.overrides import TorchFunctionMode
 
 from hwbmpq.quant.functional import fake_quantize_weight
 from hwbmpq.quant.input_quantizer import InputQuantizer
+from hwbmpq.quant.loading import LoadsFloatCheckpoints
 from hwbmpq.values import FLOAT_BITS, Precision
 
 
-class QuantizedLayer(nn.Module):
+class QuantizedLayer(LoadsFloatCheckpoints):
     """Mixed into a layer's class by ``quantized_class``; the layer object itself stays the same."""
+
+    added_entries = ("_extra_state",)
 
     layer_name: str
     weight_bits: int
@@ -57,20 +60,6 @@ class QuantizedLayer(nn.Module):
     def set_extra_state(self, state: Tensor) -> None:
         weight_bits, activation_bits = state.tolist()
         self.set_precision(Precision(weight_bits=weight_bits, activation_bits=activation_bits))
-
-    def _load_from_state_dict(
-        self,
-        state_dict: Mapping[str, Any],
-        prefix: str,
-        local_metadata: Any,
-        strict: bool,
-        missing_keys: list[str],
-        *others: Any,
-    ) -> None:
-        """As usual, except that the widths may be missing: a float checkpoint has none."""
-        missing: list[str] = []
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, *others)
-        missing_keys.extend(key for key in missing if key != f"{prefix}_extra_state")
 
     def extra_repr(self) -> str:
         return (

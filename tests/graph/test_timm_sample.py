@@ -55,7 +55,7 @@ def record() -> Iterator[dict[str, dict[str, object]]]:
         Path(folder, "timm_inspect.json").write_text(json.dumps(content, indent=1) + "\n")
 
 
-def check(name: str, record: dict[str, dict[str, object]]) -> None:
+def check_figures(name: str, record: dict[str, dict[str, object]]) -> None:
     with torch.device("cpu" if name in LOOKS_AT_VALUES else "meta"):
         model = import_timm().create_model(name)
         example = torch.empty(1, *model.pretrained_cfg["input_size"]).normal_()
@@ -89,13 +89,13 @@ def macs_by_module(model: nn.Module, example: torch.Tensor) -> dict[str, int]:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_dozen_networks_inspect_and_add_up(name: str, record: dict[str, dict[str, object]]) -> None:
-    check(name, record)
+    check_figures(name, record)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLE)
 def test_the_broad_sample_inspects_and_adds_up(name: str, record: dict[str, dict[str, object]]) -> None:
-    check(name, record)
+    check_figures(name, record)
 
 
 def test_networks_that_fx_cannot_trace_are_traced_all_the_same() -> None:
