@@ -1,6 +1,7 @@
 """Tracing with torch.fx, and with torch.export, whose program is an fx graph as well."""
 
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from hwbmpq.graph.operations import (
     first_tensor,
     negates,
     plain_name,
+    storage_of,
 )
 
 
@@ -73,7 +75,9 @@ class _Interpreter(fx.Interpreter):
         self.operations: list[Operation] = []
         self._parameter_names = {id(p): name for name, p in root.named_parameters(remove_duplicate=True)}
         self._parameter_of: dict[fx.Node, str] = {}
-        self._made_by: dict[fx.Node, str] = {}  # nodes that carry tensors, and the operation that made them
+        # By position in ``operations``: what made a node's tensor, and what last changed a storage in place.
+        self._made_at: dict[fx.Node, int] = {}
+        self._changed_at: dict[int, int] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         read = [tensor for node in n.all_input_nodes if (tensor := first_tensor(self.env[node])) is not None]
@@ -90,17 +94,16 @@ class _Interpreter(fx.Interpreter):
             self._write_attribute(n, tensor)
         else:
             self._write(n, tensor, **self._facts(n), macs=macs)
-        self._made_by[n] = n.name
-        self._take_over(n.name, changed)
+        self._made_at[n] = len(self.operations) - 1
+        self._changed_at.update({storage_of(t): len(self.operations) - 1 for t in changed})
         return result
 
-    def _take_over(self, name: str, changed: list[torch.Tensor]) -> None:
-        """Whoever reads a tensor that was changed in place, or a view of it, reads this operation's result."""
-        storages = {tensor.untyped_storage()._cdata for tensor in changed}
-        for node in self._made_by if storages else ():
-            held = first_tensor(self.env.get(node))
-            if held is not None and held.untyped_storage()._cdata in storages:
-                self._made_by[node] = name
+    def _inputs(self, node: fx.Node) -> Iterator[str]:
+        """What it reads: the operations that made the tensors, or changed them (or a view) in place later."""
+        for read in node.all_input_nodes:
+            if read in self._made_at and (tensor := first_tensor(self.env[read])) is not None:
+                changed_at = self._changed_at.get(storage_of(tensor), 0)
+                yield self.operations[max(self._made_at[read], changed_at)].name
 
     def _write(self, node: fx.Node, tensor: torch.Tensor, **fields: Any) -> None:
         self.operations.append(Operation(name=node.name, shape=tuple(tensor.shape), **fields))
@@ -128,8 +131,7 @@ class _Interpreter(fx.Interpreter):
                 "clamps_negatives": clamps_negatives(kind, node.args, node.kwargs),
                 "negates": negates(kind, node.args, node.kwargs),
             }
-        inputs = tuple(self._made_by[n] for n in node.all_input_nodes if n in self._made_by)
-        return {**facts, "inputs": inputs}
+        return {**facts, "inputs": tuple(self._inputs(node))}
 
     def _facts_of_module(self, path: str) -> dict[str, Any]:
         module = self.module.get_submodule(path)

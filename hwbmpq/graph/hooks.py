@@ -17,6 +17,7 @@ from hwbmpq.graph.operations import (
     clamps_negatives,
     negates,
     plain_name,
+    storage_of,
 )
 
 
@@ -59,13 +60,15 @@ class _Recorder(TorchFunctionMode):
         self.stack: list[str] = []
         self.counter = MacCounter()
         self._parameter_names = {id(p): name for name, p in model.named_parameters(remove_duplicate=True)}
-        self._made_by: Any = WeakIdKeyDictionary()  # tensor -> name of the operation that made it
+        # By position in ``operations``: what made a tensor, and what last changed a storage in place.
+        self._made_at: Any = WeakIdKeyDictionary()
+        self._changed_at: dict[int, int] = {}
 
     def enter(self, tensor: torch.Tensor, **fields: Any) -> str:
         """Write down an operation whose result is ``tensor``; its name."""
         name = f"{fields['kind']}_{len(self.operations)}"
         self.operations.append(Operation(name=name, shape=tuple(tensor.shape), **fields))
-        self._made_by[tensor] = name
+        self._made_at[tensor] = len(self.operations) - 1
         return name
 
     def __torch_function__(
@@ -80,11 +83,11 @@ class _Recorder(TorchFunctionMode):
         macs = self.counter.read()
         changed = [t for t, version in zip(read, versions, strict=True) if t._version != version]
         made = list(_tensors(result)) or changed
-        if made and not (_is_attribute(func) and made[0] in self._made_by):
+        if made and not (_is_attribute(func) and made[0] in self._made_at):
             name = self.enter(
                 made[0], **self._facts(func, args, kwargs, read), inputs=tuple(inputs), macs=macs
             )
-            self._take_over(name, changed)
+            self._changed_at.update({storage_of(t): len(self.operations) - 1 for t in changed})
             if len(made) > 1:
                 for part in made:  # the parts of a split are tensors of their own
                     self.enter(part, kind="getitem", inputs=(name,))
@@ -105,16 +108,10 @@ class _Recorder(TorchFunctionMode):
             "negates": negates(kind, args, kwargs),
         }
 
-    def _take_over(self, name: str, changed: list[torch.Tensor]) -> None:
-        """Whoever reads a tensor that was changed in place, or a view of it, reads this operation's result."""
-        storages = {tensor.untyped_storage()._cdata for tensor in changed}
-        for tensor in list(self._made_by) if storages else ():
-            if tensor.untyped_storage()._cdata in storages:
-                self._made_by[tensor] = name
-
     def _name_of(self, tensor: torch.Tensor) -> str:
-        if tensor in self._made_by:
-            return str(self._made_by[tensor])
+        if tensor in self._made_at:
+            changed_at = self._changed_at.get(storage_of(tensor), 0)
+            return self.operations[max(self._made_at[tensor], changed_at)].name
         parameter = self._parameter_names.get(id(tensor), "")
         source = Source.PARAMETER if parameter else Source.CONSTANT
         return self.enter(

@@ -97,6 +97,11 @@ def first_tensor(value: object) -> torch.Tensor | None:
     return None
 
 
+def storage_of(tensor: torch.Tensor) -> int:
+    """What a tensor and its views have in common."""
+    return int(tensor.untyped_storage()._cdata)
+
+
 _CLAMPS = frozenset({"clamp", "clip", "hardtanh", "clampmin"})
 _TAKES_CONSTANT = frozenset({"mul", "imul", "rmul", "add", "iadd", "radd", "pad", "constantpadnd"})
 
