@@ -110,8 +110,9 @@ class _Recorder(TorchFunctionMode):
 
     def _name_of(self, tensor: torch.Tensor) -> str:
         if tensor in self._made_at:
+            made_at: int = self._made_at[tensor]
             changed_at = self._changed_at.get(storage_of(tensor), 0)
-            return self.operations[max(self._made_at[tensor], changed_at)].name
+            return self.operations[max(made_at, changed_at)].name
         parameter = self._parameter_names.get(id(tensor), "")
         source = Source.PARAMETER if parameter else Source.CONSTANT
         return self.enter(
