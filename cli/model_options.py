@@ -63,10 +63,8 @@ def describe_model(args: argparse.Namespace) -> "tuple[LoadedModel, LayerGraph]"
     A zoo's network is built on the meta device, without memory for its weights, if nothing needs them.
     """
     needs_values = args.pretrained or args.weights or args.model.startswith("file:")
-    with (
-        _status(f"reading {args.model}"),
-        redirect_stdout(sys.stderr),
-    ):  # zoos and factories print; stdout is ours
+    # Zoos and factories print; stdout is for the result.
+    with _status(f"reading {args.model}"), redirect_stdout(sys.stderr):
         if not needs_values:
             try:
                 return _describe(args, "meta")

@@ -150,36 +150,23 @@ def _put(root: nn.Module, place: str, module: nn.Module) -> None:
     setattr(root.get_submodule(owner), leaf, module)
 
 
-def _convolution(module_class: Callable[..., nn.Module]) -> Callable[[_Arguments], nn.Module]:
+def _convolution(
+    module_class: Callable[..., nn.Module], *, transposed: bool = False
+) -> Callable[[_Arguments], nn.Module]:
+    settings = ["stride", "padding", "dilation", "groups"] + ["output_padding"] * transposed
+
     def build(arguments: _Arguments) -> nn.Module:
-        weight, groups = arguments["weight"], arguments["groups"]
-        settings = {key: _scalar_or_tuple(arguments[key]) for key in ("stride", "padding", "dilation")}
+        weight = arguments["weight"]
+        channels = (
+            weight.shape[1] * arguments["groups"],
+            weight.shape[0],
+        )  # in and out; swapped if transposed
         with torch.device("meta"):  # the parameters come from the program
             layer = module_class(
-                weight.shape[1] * groups,
-                weight.shape[0],
+                *(reversed(channels) if transposed else channels),
                 tuple(weight.shape[2:]),
-                groups=groups,
                 bias=arguments["bias"] is not None,
-                **settings,
-            )
-        return _with_parameters(layer, arguments)
-
-    return build
-
-
-def _transposed(module_class: Callable[..., nn.Module]) -> Callable[[_Arguments], nn.Module]:
-    def build(arguments: _Arguments) -> nn.Module:
-        weight, groups = arguments["weight"], arguments["groups"]
-        names = ("stride", "padding", "output_padding", "dilation")
-        with torch.device("meta"):
-            layer = module_class(
-                weight.shape[0],
-                weight.shape[1] * groups,
-                tuple(weight.shape[2:]),
-                groups=groups,
-                bias=arguments["bias"] is not None,
-                **{key: _scalar_or_tuple(arguments[key]) for key in names},
+                **{name: _scalar_or_tuple(arguments[name]) for name in settings},
             )
         return _with_parameters(layer, arguments)
 
@@ -233,9 +220,9 @@ _BUILDERS: dict[Any, Callable[[_Arguments], nn.Module]] = {
     aten.conv1d.padding: _convolution(nn.Conv1d),
     aten.conv2d.padding: _convolution(nn.Conv2d),
     aten.conv3d.padding: _convolution(nn.Conv3d),
-    aten.conv_transpose1d.default: _transposed(nn.ConvTranspose1d),
-    aten.conv_transpose2d.input: _transposed(nn.ConvTranspose2d),
-    aten.conv_transpose3d.input: _transposed(nn.ConvTranspose3d),
+    aten.conv_transpose1d.default: _convolution(nn.ConvTranspose1d, transposed=True),
+    aten.conv_transpose2d.input: _convolution(nn.ConvTranspose2d, transposed=True),
+    aten.conv_transpose3d.input: _convolution(nn.ConvTranspose3d, transposed=True),
     aten.linear.default: _linear,
     aten.batch_norm.default: _batch_norm,
     aten.dropout.default: _dropout,

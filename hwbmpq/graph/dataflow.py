@@ -9,17 +9,7 @@ from hwbmpq.graph.operations import ADDITIONS, Source
 
 # Operations that hand their tensor on as it is: their readers read the tensor before them.
 _TRANSPARENT = frozenset(
-    [
-        "identity",
-        "dropout",
-        "dropout1d",
-        "dropout2d",
-        "dropout3d",
-        "featuredropout",
-        "alphadropout",
-        "contiguous",
-        "detach",
-    ]
+    "identity dropout dropout1d dropout2d dropout3d featuredropout contiguous detach".split()
 )
 
 

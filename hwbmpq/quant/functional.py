@@ -121,7 +121,7 @@ class _WeightSte(torch.autograd.Function):
 
 
 class _Pact(torch.autograd.Function):
-    """α never leaves its device, so that neither pass waits for an accelerator.
+    """On an accelerator α never leaves it, so that neither pass waits.
 
     Each pass allocates one tensor and works in place: on CPUs, touching fresh memory costs more than all
     the arithmetic.
