@@ -113,3 +113,31 @@ class Uncovered:
     reason: str
     parameters: int = 0
     macs: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredTensor:
+    """An activation that occupies memory, from the step that makes it to the last one that reads it.
+
+    Operations that can work in place (a norm, a ReLU, a reshape with no other reader before it) share
+    the tensor of what they read.
+    """
+
+    name: str
+    elements: int
+    made_at: int
+    last_read_at: int
+    readers: tuple[str, ...] = ()
+    """Layers that read it, directly or through operations without weights."""
+    feeds_addition: bool = False
+    leaves: bool = False
+    """Whether it reaches the network's output without another layer on the way."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Schedule:
+    """The execution order, and what is in memory meanwhile. Steps are positions in ``steps``."""
+
+    steps: tuple[str, ...]
+    """What is computed at each step: a layer's or an operation's name."""
+    tensors: tuple[StoredTensor, ...]

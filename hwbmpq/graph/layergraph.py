@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import networkx as nx
 
-from hwbmpq.values import Layer, TieGroup, Uncovered
+from hwbmpq.graph.schedule import find_schedule
+from hwbmpq.values import Layer, Schedule, TieGroup, Uncovered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +34,11 @@ class LayerGraph:
             if layer.name == name:
                 return layer
         raise KeyError(f"no layer named {name!r}")
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """Which activations are in memory at each step of the forward pass."""
+        return find_schedule(self.operations)
 
     @property
     def weights(self) -> int:

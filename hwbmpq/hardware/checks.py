@@ -1,0 +1,201 @@
+"""From a canonical tree to a ``HardwareProfile``: types, then what types cannot say."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from hwbmpq.hardware.document import Node
+from hwbmpq.hardware.normalise import BLANK, block_of, short_keys
+from hwbmpq.hardware.problems import Place, Problem, unknown_key
+from hwbmpq.hardware.schema import Figure, HardwareProfile
+from hwbmpq.hardware.units import shown
+
+Location = tuple[str | int, ...]
+
+
+def validate(root: Node, problems: list[Problem]) -> HardwareProfile | None:
+    """The profile, or None with every problem added to ``problems``."""
+    blanks = {place for place in _blanks(root)}
+    problems += [
+        Problem(place=node.place, field=".".join(map(str, path)), message="still to be filled in")
+        for path, node in _walk(root, ())
+        if node.value == BLANK
+    ]
+    try:
+        profile = HardwareProfile.model_validate(_without_nulls(root).plain())
+    except ValidationError as error:
+        for item in error.errors(include_url=False):
+            problem = _problem(root, item)
+            if problem.place not in blanks:
+                problems.append(problem)
+        return None
+    found = list(_inconsistencies(profile))
+    problems += [
+        Problem(place=root.find(*path).place, field=".".join(map(str, path)), message=message)
+        for path, message in found
+    ]
+    return None if found or blanks else profile
+
+
+def _walk(node: Node, path: Location) -> Iterator[tuple[Location, Node]]:
+    yield path, node
+    for key, child in node.mapping.items():
+        yield from _walk(child, (*path, key))
+    for index, child in enumerate(node.items):
+        yield from _walk(child, (*path, index))
+
+
+def _blanks(root: Node) -> Iterator[Place]:
+    return (node.place for _, node in _walk(root, ()) if node.value == BLANK)
+
+
+def _without_nulls(node: Node) -> Node:
+    """``null`` means unknown, which is the same as absent."""
+    if isinstance(node.value, dict):
+        kept = {key: _without_nulls(child) for key, child in node.value.items() if child.value is not None}
+        return Node(value=kept, place=node.place)
+    if isinstance(node.value, list):
+        return Node(value=[_without_nulls(child) for child in node.value], place=node.place)
+    return node
+
+
+_EXPECTED = {
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+}
+
+
+def _problem(root: Node, error: Any) -> Problem:
+    # Dict keys are marked "[key]" and union members by their type: neither is a step in the file.
+    path = tuple(step for step in error["loc"] if step != "[key]" and step not in ("str", "float"))
+    node = root.find(*path)
+    kind, found = error["type"], error.get("input")
+    if kind == "extra_forbidden":
+        message = unknown_key(str(path[-1]), _keys_at(path[:-1]))
+    elif kind == "missing":
+        message = "is missing"
+        node = root.find(*path[:-1])
+    elif kind in _EXPECTED:
+        message = f"expected {_EXPECTED[kind]}, found {shown(found)}"
+    elif kind == "literal_error":
+        message = f"expected {error['ctx']['expected']}, found {shown(found)}"
+    elif kind == "string_pattern_mismatch":
+        message = f"{shown(found)} is no name: use letters, digits, _, - and ."
+    else:
+        message = str(error["msg"]).removeprefix("Value error, ")
+    return Problem(place=node.place, field=".".join(map(str, path)), message=message)
+
+
+def _keys_at(path: Location) -> list[str]:
+    """The keys that the block at ``path`` may have, short ones first."""
+    model: type[BaseModel] | None = HardwareProfile
+    for step in path:
+        if model is None or isinstance(step, int):
+            continue
+        fields = {info.alias or name: info for name, info in model.model_fields.items()}
+        if step == "sources":
+            model = None
+        elif step in fields:
+            model = block_of(fields[step]) or (Figure if _is_figure(fields[step].annotation) else None)
+    if model is None:
+        return []
+    return [*short_keys(model), *(info.alias or name for name, info in model.model_fields.items())]
+
+
+def _is_figure(annotation: Any) -> bool:
+    return annotation is Figure or Figure in getattr(annotation, "__args__", ())
+
+
+def _inconsistencies(profile: HardwareProfile) -> Iterator[tuple[Location, str]]:
+    yield from _origins(profile)
+    yield from _widths(profile)
+    yield from _repeated(profile)
+    if profile.compute.efficiency and profile.compute.efficiency.value > 1:
+        yield ("compute", "efficiency"), "is a share of the peak: at most 1"
+    array = profile.compute.array
+    if array and len(array.dims) != (3 if array.type == "bit_serial" else 2):
+        yield ("compute", "array", "dims"), "bit_serial takes Dm, Dk, Dn; bit_fusion takes rows, columns"
+
+
+def _origins(profile: HardwareProfile) -> Iterator[tuple[Location, str]]:
+    """Every figure says where it comes from, and every source it names exists."""
+    for path, block in _sourced(profile, ()):
+        for name in block.src:
+            if name not in profile.sources:
+                known = ", ".join(profile.sources) or "none yet"
+                yield (*path, "src"), f"no source {name[:40]!r} in `sources` (there: {known})"
+        if not isinstance(block, Figure):
+            continue
+        if block.kind is None or (not block.src and block.kind != "assumed"):
+            yield path, "a figure needs its origin: {value: …, kind: datasheet, src: [id]}, or kind: assumed"
+
+
+def _sourced(block: BaseModel, path: Location) -> Iterator[tuple[Location, Any]]:
+    """Every block with a ``src``, with the path to it as the file spells it."""
+    for name, info in type(block).model_fields.items():
+        value = getattr(block, name)
+        here = (*path, info.alias or name)
+        entries = enumerate(value) if isinstance(value, tuple) else [(None, value)]
+        for index, item in entries:
+            if isinstance(item, BaseModel):
+                where = here if index is None else (*here, index)
+                if hasattr(item, "src"):
+                    yield where, item
+                yield from _sourced(item, where)
+
+
+def _widths(profile: HardwareProfile) -> Iterator[tuple[Location, str]]:
+    precisions = profile.precisions
+    pairs = profile.pairs()
+    if not pairs and not profile.abstract:
+        yield ("precisions",), "no widths: list `weights` and `activations`, or `pairs`"
+    for index, pair in enumerate(precisions.pairs or ()):
+        for name, listed in (("w", precisions.weights), ("a", precisions.activations)):
+            if listed and getattr(pair, name) not in listed:
+                where = "weights" if name == "w" else "activations"
+                yield ("precisions", "pairs", index, name), f"{getattr(pair, name)} is not in `{where}`"
+    seen: set[tuple[object, str]] = set()
+    for index, pair in enumerate(pairs):
+        for op in pair.ops or ("*",):
+            if (pair.precision, op) in seen:
+                where = ("precisions", "pairs", index) if precisions.pairs else ("precisions",)
+                yield where, f"a second pair with the widths {pair.precision}: costs could not tell them apart"
+            seen.add((pair.precision, op))
+    widths = {bits for pair in pairs for bits in (pair.weight.bits, pair.activation.bits)}
+    for width, target in precisions.promote.items():
+        if pairs and (target not in widths or target <= width):
+            yield ("precisions", "promote", str(width)), f"{target} is no wider width of this device"
+    ends = profile.constraints.first_last
+    if ends and (ends.w, ends.a) not in [(pair.weight, pair.activation) for pair in pairs]:
+        yield ("constraints", "first_last"), f"{ends.w}×{ends.a} is no pair of this device"
+
+
+def _repeated(profile: HardwareProfile) -> Iterator[tuple[Location, str]]:
+    for block, names in (
+        ("memory", [level.name for level in profile.memory]),
+        ("lookup_tables", [table.id for table in profile.lookup_tables]),
+    ):
+        for name, count in Counter(names).items():
+            if count > 1:
+                yield (block, len(names) - 1 - names[::-1].index(name)), f"{name!r} appears {count} times"
+    for block, rows in (("compute", profile.compute.table), ("energy", profile.energy.table)):
+        seen = set()
+        for index, row in enumerate(rows):
+            for op in row.op:
+                key = (op, row.w, row.a, row.compute, row.kernel_size)
+                if key in seen:
+                    yield (block, "table", index), "a second row for the same layers and widths"
+                seen.add(key)

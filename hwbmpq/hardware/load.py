@@ -1,0 +1,262 @@
+"""Finds and reads profiles: shipped ones, the user's own, and files."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import platformdirs
+
+from hwbmpq.errors import UnknownNameError
+from hwbmpq.hardware import document, lookup_table
+from hwbmpq.hardware.checks import validate
+from hwbmpq.hardware.document import Node, parse_document
+from hwbmpq.hardware.inherit import apply_mode, merge
+from hwbmpq.hardware.lookup_table import LookupTable, parse_lookup_table
+from hwbmpq.hardware.normalise import normalise
+from hwbmpq.hardware.problems import Place, Problem, ProfileError
+from hwbmpq.hardware.schema import HardwareProfile
+
+SUFFIXES = (".yaml", ".yml")
+FOLDER_VARIABLE = "HWBMPQ_PROFILES"
+
+
+def shipped_folder() -> Path:
+    """Where the profiles that come with hwbmpq are."""
+    return Path(str(resources.files("hwbmpq.hardware_profiles")))
+
+
+def user_folders() -> tuple[Path, ...]:
+    """Where the user's own profiles are: ``HWBMPQ_PROFILES`` (several with the path separator), or the
+    platform's configuration folder."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    if named:
+        return tuple(Path(folder).expanduser() for folder in named.split(os.pathsep) if folder)
+    return (Path(platformdirs.user_config_dir("hwbmpq", appauthor=False)) / "profiles",)
+
+
+def search_folders() -> tuple[Path, ...]:
+    """Where a name is looked up, in this order."""
+    return (*user_folders(), shipped_folder())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listing:
+    """A profile that was found, or why it cannot be used."""
+
+    name: str
+    path: Path
+    profile: HardwareProfile | None
+    error: ProfileError | None
+
+
+def list_profiles() -> tuple[Listing, ...]:
+    """Every profile that a name can select, the user's before the shipped ones."""
+    found: dict[str, Listing] = {}
+    for path in _profile_files():
+        if path.stem in found:
+            continue  # an earlier folder has one of this name
+        try:
+            profile = _read(path, "")
+        except ProfileError as error:
+            found[path.stem] = Listing(name=path.stem, path=path, profile=None, error=error)
+        else:
+            if not profile.abstract:
+                found[path.stem] = Listing(name=path.stem, path=path, profile=profile, error=None)
+    return tuple(found.values())
+
+
+def _profile_files() -> Iterator[Path]:
+    for folder in search_folders():
+        if folder.is_dir():
+            yield from sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
+
+
+def load_profile(target: str | Path) -> HardwareProfile:
+    """The profile that ``--target`` names: a name, ``name.yaml``, ``name@mode`` or a path.
+
+    A name is looked up in the user's folder first, then among the shipped profiles.
+    """
+    path, mode = _locate(str(target))
+    profile = _read(path, mode)
+    if profile.abstract:
+        raise ProfileError(
+            [Problem(place=Place(file=str(path)), field="abstract", message="a base to extend, not a device")]
+        )
+    return profile
+
+
+def check_profile(path: str | Path) -> HardwareProfile:
+    """Read a file with all its modes; ``ProfileError`` lists everything that is wrong with any of them."""
+    path = Path(path)
+    problems: list[Problem] = []
+    profile = None
+    try:
+        profile = _read(path, "", all_modes=True)
+    except ProfileError as error:
+        problems += error.problems
+    if profile is None:
+        raise ProfileError(problems)
+    return profile
+
+
+def _locate(target: str) -> tuple[Path, str]:
+    """The file of a target, and its mode."""
+    for spec, mode in ((target, ""), target.rpartition("@")[::2]):
+        if not spec:
+            continue
+        is_path = os.sep in spec or (os.altsep is not None and os.altsep in spec)
+        if is_path or (spec.endswith(SUFFIXES) and Path(spec).is_file()):
+            if Path(spec).exists():
+                return Path(spec), mode
+        else:
+            found = next(_named(_stem(spec), search_folders()), None)
+            if found is not None:
+                return found, mode
+    if os.sep in target:
+        raise ProfileError([Problem(place=Place(file=target), field="", message="no such file")])
+    folders = ", ".join(map(str, search_folders()))
+    name = _stem(target.partition("@")[0])
+    known = {path.stem for path in _profile_files() if not path.stem.startswith("_")}
+    raise UnknownNameError(
+        "hardware profile", name, known, hint=f"`hwbmpq targets list` shows them all; looked in {folders}"
+    )
+
+
+def _stem(name: str) -> str:
+    for suffix in SUFFIXES:
+        name = name.removesuffix(suffix)
+    return name
+
+
+def _named(name: str, folders: Sequence[Path]) -> Iterator[Path]:
+    """Files of that name. A name is no path: separators do not match."""
+    if not name or Path(name).name != name or name in (".", ".."):
+        return
+    for folder in folders:
+        for suffix in SUFFIXES:
+            path = folder / f"{name}{suffix}"
+            if path.is_file():
+                yield path
+
+
+def _read(path: Path, mode: str, *, all_modes: bool = False) -> HardwareProfile:
+    problems: list[Problem] = []
+    chain = _chain(path, problems)
+    root = chain[0][1]
+    for _, child in chain[1:]:
+        root = merge(root, child)
+    own = chain[-1][1]
+    _check_name(own, path, problems)
+    modes = list(root.mapping["modes"].mapping) if "modes" in root.mapping else []
+    if mode and mode not in modes:
+        place = root.find("modes").place
+        known = f"it has: {', '.join(modes)}" if modes else "it has none"
+        raise ProfileError([Problem(place=place, field="modes", message=f"no mode {mode!r}; {known}")])
+    for other in modes if all_modes else ():
+        validate(apply_mode(root, other, problems), problems)
+    profile = validate(apply_mode(root, mode, problems) if mode else root, problems)
+    tables = _tables(root, [folder for folder, _ in chain], problems)
+    if profile is None or problems:
+        raise ProfileError(problems)
+    profile._mode = mode
+    profile._files = tuple(node.place.file for _, node in chain)
+    profile._tables = tables
+    return profile
+
+
+def _check_name(node: Node, path: Path, problems: list[Problem]) -> None:
+    name = node.mapping.get("name")
+    if name is not None and isinstance(name.value, str) and name.value != path.stem:
+        message = f"{name.value[:80]!r} in a file called {path.name}: write `name: {path.stem}`"
+        problems.append(Problem(place=name.place, field="name", message=message))
+
+
+def _chain(path: Path, problems: list[Problem]) -> list[tuple[Path, Node]]:
+    """The profile and its bases, the farthest first, each with its folder; in canonical form."""
+    found: list[tuple[Path, Node]] = []
+    seen: list[Path] = []
+    current: Path | None = path
+    allowed: list[Path] | None = None  # the first file is the user's choice, wherever it is
+    while current is not None:
+        content = _read_bytes(current, document.MOST_BYTES, allowed)
+        node = normalise(parse_document(content, str(current)), HardwareProfile, problems)
+        found.append((current.parent, node))
+        seen.append(current.resolve())
+        extends = node.mapping.get("extends")
+        if extends is None or extends.value is None:
+            break
+        allowed = [current.parent, *search_folders()]
+        current = _base(extends, current, allowed, seen)
+    return found[::-1]
+
+
+def _base(extends: Node, child: Path, folders: list[Path], seen: list[Path]) -> Path:
+    name = extends.value if isinstance(extends.value, str) else str(extends.value)
+    # A user's profile may extend the shipped one of the same name: the file itself is passed over.
+    others = [path for path in _named(name, folders) if path.resolve() != child.resolve()]
+    message = ""
+    if not others and child.stem == name:
+        message = "a profile cannot extend itself"
+    elif not others:
+        message = f"no profile {name[:80]!r} beside this file, in your folder or among the shipped ones"
+    elif others[0].resolve() in seen:
+        message = f"a cycle: {' extends '.join(path.stem for path in [*seen, others[0]])}"
+    if message:
+        raise ProfileError([Problem(place=extends.place, field="extends", message=message)])
+    return others[0]
+
+
+def _tables(root: Node, folders: list[Path], problems: list[Problem]) -> dict[str, LookupTable]:
+    """The lookup tables that a profile names, from the folders of the files that make it up."""
+    found = {}
+    for index, ref in enumerate(root.find("lookup_tables").items if "lookup_tables" in root.mapping else ()):
+        entries = {key: node.value for key, node in ref.mapping.items()}
+        name, file = entries.get("id"), entries.get("file")
+        if not isinstance(name, str) or not isinstance(file, str):
+            continue  # the schema says so
+        field = f"lookup_tables.{index}.file"
+        place = ref.mapping["file"].place
+        # The folder of the file that speaks of the table comes first.
+        own = Path(place.file).parent
+        candidates = [folder / file for folder in dict.fromkeys([own, *folders[::-1], *search_folders()])]
+        path = next((path for path in candidates if _is_inside(path, [own, *folders, *search_folders()])), None)
+        if path is None:
+            message = f"no file {file[:80]!r} in the profile's folder or the search path"
+            problems.append(Problem(place=place, field=field, message=message))
+            continue
+        sha256 = entries.get("sha256")
+        try:
+            content = _read_bytes(path, lookup_table.MOST_BYTES, None)
+            found[name] = parse_lookup_table(content, str(path), sha256=sha256 if isinstance(sha256, str) else None)
+        except ProfileError as error:
+            problems += error.problems
+    return found
+
+
+def _is_inside(path: Path, folders: Sequence[Path]) -> bool:
+    """Whether a regular file lies in one of the folders, links followed."""
+    try:
+        real = path.resolve()
+        return path.is_file() and any(real.is_relative_to(folder.resolve()) for folder in folders)
+    except (OSError, ValueError):  # no such place, a loop of links, a null character
+        return False
+
+
+def _read_bytes(path: Path, most: int, allowed: Sequence[Path] | None) -> bytes:
+    """At most ``most`` bytes and one; only regular files, which end."""
+    message = ""
+    try:
+        if not path.exists():
+            message = "no such file"
+        elif not path.is_file():
+            message = "not a regular file"
+        elif allowed is not None and not _is_inside(path, allowed):
+            message = "leads outside the profile's folder and the search path"
+        else:
+            with path.open("rb") as file:
+                return file.read(most + 1)
+    except (OSError, ValueError) as error:
+        message = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+    raise ProfileError([Problem(place=Place(file=str(path)), field="", message=message)])

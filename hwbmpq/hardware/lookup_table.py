@@ -1,0 +1,200 @@
+"""Lookup tables: measured costs of layers by their geometry, in a JSON file."""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+
+from hwbmpq.hardware.problems import Place, Problem, ProfileError, unknown_key
+
+MOST_BYTES = 16 << 20
+SCHEMA_ID = "hwbmpq/lut/v1"
+UNITS: Mapping[str, tuple[str, float]] = {
+    "s": ("latency", 1e3),
+    "ms": ("latency", 1.0),
+    "us": ("latency", 1e-3),
+    "ns": ("latency", 1e-6),
+    "cycles": ("latency", 1.0),  # per clock of the profile
+    "J": ("energy", 1e6),
+    "mJ": ("energy", 1e3),
+    "uJ": ("energy", 1.0),
+    "nJ": ("energy", 1e-3),
+    "pJ": ("energy", 1e-6),
+}
+"""Units of a table: what they measure, and their multiple of ms or uJ."""
+WIDTH_KEYS = ("w_bits", "a_bits")
+CLASS_KEYS = ("op", "kernel_size", "stride", "groups")
+"""Keys that must agree even for a neighbour: another kernel is another program."""
+SIZE_KEYS = ("in_channels", "out_channels", "in_h", "in_w", "out_h", "out_w", "positions")
+KEYS = (*CLASS_KEYS, *SIZE_KEYS, *WIDTH_KEYS)
+
+KeyValue = str | int | tuple[int, ...]
+_Count = Annotated[int, Field(ge=0)]
+_Number = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Block(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TableSource(_Block):
+    """Where a table comes from."""
+
+    title: str | None = None
+    repository: str | None = None
+    url: str | None = None
+    commit: str | None = None
+    path: str | None = None
+    licence: str | None = None
+    note: str | None = None
+
+
+class Entry(_Block):
+    """One measured layer. Fields that are not in the table's ``key`` are for people."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    op: str
+    in_channels: _Count | None = None
+    out_channels: _Count | None = None
+    kernel_size: tuple[_Count, ...] | None = None
+    stride: tuple[_Count, ...] | None = None
+    groups: _Count | None = None
+    in_h: _Count | None = None
+    in_w: _Count | None = None
+    out_h: _Count | None = None
+    out_w: _Count | None = None
+    positions: _Count | None = None
+    w_bits: Annotated[int, Field(ge=1, le=64)]
+    a_bits: Annotated[int, Field(ge=1, le=64)]
+    macs: Annotated[int, Field(ge=1)]
+    """Of one input, whatever the batch."""
+    value: _Number
+    std: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    count: Annotated[int, Field(ge=1)] | None = None
+
+
+class LookupTable(_Block):
+    """Costs by layer geometry and widths."""
+
+    schema_id: Literal["hwbmpq/lut/v1"] = Field(alias="schema")
+    device: str
+    runtime: str
+    source: TableSource
+    measurement: dict[str, Any] = Field(default_factory=dict)
+    batch: Annotated[int, Field(ge=1)] = 1
+    unit: Literal["s", "ms", "us", "ns", "cycles", "J", "mJ", "uJ", "nJ", "pJ"]
+    key: tuple[
+        Literal[
+            "op",
+            "in_channels",
+            "out_channels",
+            "kernel_size",
+            "stride",
+            "groups",
+            "in_h",
+            "in_w",
+            "out_h",
+            "out_w",
+            "positions",
+            "w_bits",
+            "a_bits",
+        ],
+        ...,
+    ] = Field(min_length=3)
+    notes: tuple[str, ...] = ()
+    entries: tuple[Entry, ...] = Field(min_length=1, max_length=200_000)
+
+    _index: dict[tuple[KeyValue | None, ...], Entry] = PrivateAttr(default_factory=dict)
+    _classes: dict[tuple[KeyValue | None, ...], list[Entry]] = PrivateAttr(default_factory=dict)
+
+    def model_post_init(self, context: Any) -> None:
+        for entry in self.entries:
+            key = tuple(getattr(entry, name) for name in self.key)
+            if None in key:
+                raise ValueError(f"an entry lacks {self.key[key.index(None)]!r}, which is in the table's key")
+            if self._index.setdefault(key, entry) is not entry:
+                raise ValueError(f"two entries for {self.shown(dict(zip(self.key, key, strict=True)))}")
+            self._classes.setdefault(self._class_of(entry), []).append(entry)
+
+    @property
+    def quantity(self) -> str:
+        """``latency`` or ``energy``."""
+        return UNITS[self.unit][0]
+
+    @property
+    def factor(self) -> float:
+        """From a value to ms or uJ; for cycles, to cycles."""
+        return UNITS[self.unit][1]
+
+    def _class_of(self, entry: Entry | Mapping[str, KeyValue]) -> tuple[KeyValue | None, ...]:
+        names = [name for name in (*CLASS_KEYS, *WIDTH_KEYS) if name in self.key]
+        if isinstance(entry, Mapping):
+            return tuple(entry[name] for name in names)
+        return tuple(getattr(entry, name) for name in names)
+
+    def exact(self, geometry: Mapping[str, KeyValue]) -> Entry | None:
+        """The entry for exactly this layer."""
+        return self._index.get(tuple(geometry[name] for name in self.key))
+
+    def neighbours(self, geometry: Mapping[str, KeyValue]) -> list[Entry]:
+        """Entries of the same operation, kernel, stride, groups and widths."""
+        return self._classes.get(self._class_of(geometry), [])
+
+    def nearest(self, geometry: Mapping[str, KeyValue]) -> Entry | None:
+        """Of the neighbours, the one whose sizes are nearest on a logarithmic scale."""
+        names = [name for name in SIZE_KEYS if name in self.key]
+
+        def distance(entry: Entry) -> float:
+            pairs = ((getattr(entry, name), geometry[name]) for name in names)
+            return sum(abs(math.log((there + 1) / (int(here) + 1))) for there, here in pairs)  # type: ignore[arg-type]
+
+        return min(self.neighbours(geometry), key=distance, default=None)
+
+    def shown(self, geometry: Mapping[str, KeyValue]) -> str:
+        """The key of a layer as a person reads it."""
+        parts = []
+        for name in self.key:
+            value = geometry[name]
+            parts.append(f"{name}={'x'.join(map(str, value)) if isinstance(value, tuple) else value}")
+        return " ".join(parts)
+
+
+def parse_lookup_table(content: bytes, file: str, *, sha256: str | None = None) -> LookupTable:
+    """The table that a JSON text holds; ``ProfileError`` with every problem otherwise."""
+    if len(content) > MOST_BYTES:
+        raise _failure(file, f"the table is larger than {MOST_BYTES >> 20} MiB")
+    if sha256 and hashlib.sha256(content).hexdigest() != sha256:
+        raise _failure(file, "the file is not the one that the profile names: its sha256 differs")
+    try:
+        data = json.loads(content.decode("utf-8-sig"), parse_constant=_refuse)
+    except json.JSONDecodeError as error:
+        place = Place(file=file, line=error.lineno, column=error.colno)
+        raise ProfileError([Problem(place=place, field="", message=f"not JSON: {error.msg}")]) from None
+    except (ValueError, RecursionError) as error:  # not UTF-8, NaN, endless digits, nested too deep
+        raise _failure(file, f"not a JSON table: {str(error)[:200]}") from None
+    try:
+        return LookupTable.model_validate(data)
+    except ValidationError as error:
+        problems = [_problem(file, item) for item in error.errors(include_url=False, include_input=False)]
+        raise ProfileError(problems) from None
+    except ValueError as error:
+        raise _failure(file, str(error)) from None
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no measured value")
+
+
+def _failure(file: str, message: str) -> ProfileError:
+    return ProfileError([Problem(place=Place(file=file), field="", message=message)])
+
+
+def _problem(file: str, error: Any) -> Problem:
+    *path, last = error["loc"] or ("",)
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        message = unknown_key(str(last), [info.alias or name for name, info in LookupTable.model_fields.items()])
+    return Problem(place=Place(file=file), field=".".join(map(str, [*path, last])).strip("."), message=message)

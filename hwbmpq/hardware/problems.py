@@ -1,0 +1,58 @@
+"""What is wrong with a profile: every problem at once, each with its place."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from hwbmpq.errors import HwbmpqError
+
+MOST_PROBLEMS = 50
+"""Problems listed before the rest is only counted."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """A position in a file; lines and columns count from 1."""
+
+    file: str
+    line: int = 1
+    column: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """One thing to mend, and where."""
+
+    place: Place
+    field: str
+    """Dotted path of the field, or ``""`` for the whole file."""
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.field + ': ' if self.field else ''}{self.message}"
+
+
+class ProfileError(HwbmpqError):
+    """A profile, or a file it refers to, that cannot be used. ``problems`` lists all that is wrong."""
+
+    def __init__(self, problems: Sequence[Problem], *, hint: str = "") -> None:
+        self.problems = tuple(dict.fromkeys(problems))
+        lines = [str(problem) for problem in self.problems[:MOST_PROBLEMS]]
+        left = len(self.problems) - len(lines)
+        super().__init__("\n".join([*lines, *([f"… and {left} more problems"] if left else [])]), hint=hint)
+
+
+def unknown_key(key: str, known: Iterable[str]) -> str:
+    """The message for a key that does not exist.
+
+    >>> unknown_key("bandwith", ["bandwidth", "size"])
+    'unknown key: did you mean `bandwidth`?'
+    """
+    known = list(known)
+    close = get_close_matches(key[:100], known, n=1, cutoff=0.6)
+    if close:
+        return f"unknown key: did you mean `{close[0]}`?"
+    return f"unknown key; known here: {', '.join(known)}" if known else "unknown key"

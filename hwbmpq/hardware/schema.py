@@ -1,0 +1,362 @@
+"""What a profile may say: the fields, their types, units and meaning.
+
+A *figure* is a number about the device with its origin. Loading (``load.py``) brings every figure to the
+form ``{value, kind, src}`` in the unit of its key before these models see it.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    WithJsonSchema,
+)
+
+from hwbmpq.hardware.formats import NumberFormat, WidthPair, common_compute, parse_format
+from hwbmpq.hardware.lookup_table import LookupTable
+from hwbmpq.hardware.units import (
+    BYTES,
+    BYTES_PER_CYCLE,
+    BYTES_PER_SECOND,
+    CYCLES,
+    HERTZ,
+    NANOMETRES,
+    PICOJOULES_PER_BIT,
+    PICOJOULES_PER_OPERATION,
+    PLAIN,
+    VOLTS,
+    WATTS,
+    Dimension,
+)
+
+SCHEMA_ID = "hwbmpq/profile/v1"
+OPS = (
+    *(f"{prefix}conv{n}d" for prefix in ("", "dw") for n in (1, 2, 3)),
+    *(f"{prefix}conv_transpose{n}d" for prefix in ("", "dw") for n in (1, 2, 3)),
+    "linear",
+)
+"""Operations that a profile can tell apart; ``dw`` is depthwise, ``*`` means any."""
+KINDS = {
+    "measured": "somebody ran it",
+    "datasheet": "the maker says so",
+    "literature": "a paper says so",
+    "simulated": "a simulator says so",
+    "derived": "computed from sourced figures",
+    "reported": "a user or a forum says so",
+    "board": "of one board, not of the chip",
+    "uncertain": "sources disagree, or the passage was not read",
+    "assumed": "nobody says so: a guess to be replaced",
+}
+DOUBTFUL_KINDS = ("uncertain", "assumed")
+Kind = Literal[
+    "measured", "datasheet", "literature", "simulated", "derived", "reported", "board", "uncertain", "assumed"
+]
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, (list, tuple)) else [value]
+
+
+def _format(value: Any) -> NumberFormat:
+    return value if isinstance(value, NumberFormat) else parse_format(str(value))
+
+
+def _known_op(value: str) -> str:
+    if value != "*" and value not in OPS:
+        raise ValueError(f"{value[:40]!r} is no operation: use *, {', '.join(OPS)}")
+    return value
+
+
+SourceIds = Annotated[tuple[str, ...], BeforeValidator(_listed, json_schema_input_type=str | list[str])]
+Op = Annotated[str, AfterValidator(_known_op), WithJsonSchema({"enum": ["*", *OPS]})]
+Ops = Annotated[tuple[Op, ...], BeforeValidator(_listed, json_schema_input_type=Op | list[Op])]
+KernelSize = Annotated[
+    tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_listed, json_schema_input_type=int | list[int])
+]
+Format = Annotated[NumberFormat, BeforeValidator(_format, json_schema_input_type=str)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=80)]
+Text = Annotated[str, Field(min_length=1, max_length=2000)]
+
+
+class Block(BaseModel):
+    """A group of keys. Unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, arbitrary_types_allowed=True)
+
+
+class Sourced(Block):
+    """A block whose ``kind`` and ``src`` hold for the bare numbers in it."""
+
+    kind: Kind | None = Field(None, description="origin of the bare numbers in this block")
+    src: SourceIds = Field((), description="ids in `sources` of the bare numbers in this block")
+    note: Text | None = None
+
+
+class Figure(Block):
+    """A number about the device, and where it comes from."""
+
+    value: float = Field(allow_inf_nan=False)
+    kind: Kind | None = Field(None, description="how the figure was obtained")
+    src: SourceIds = Field((), description="ids in `sources`; may be left out for `kind: assumed`")
+    note: Text | None = None
+    uncertainty: float | None = Field(None, ge=0, allow_inf_nan=False, description="± in the figure's unit")
+
+    @property
+    def is_doubtful(self) -> bool:
+        return self.kind in DOUBTFUL_KINDS
+
+
+class Quantity:
+    """Marks a field as a figure with a dimension."""
+
+    def __init__(self, dimension: Dimension, *, may_be_zero: bool = False) -> None:
+        self.dimension = dimension
+        self.may_be_zero = may_be_zero
+
+
+class Source(Block):
+    """Where figures come from."""
+
+    kind: Text = Field(description="vendor_doc, paper, code, spec_page, measurement, …")
+    title: Text
+    url: Text | None = None
+    commit: Text | None = None
+    licence: Text | None = None
+    note: Text | None = None
+
+
+class PairSpec(Block):
+    """A weight and an activation format that run together."""
+
+    w: Format
+    a: Format
+    compute: Format | None = Field(None, description="the arithmetic that executes it (int4 weights may run as int8)")
+    kernel: Literal["vendor", "user", "none"] = Field(
+        "vendor", description="vendor: a kernel exists; user: you write it; none: storage only"
+    )
+    ops: Ops = Field((), description="operations that have it; all if left out")
+
+
+class Precisions(Sourced):
+    """Which widths the device stores and runs."""
+
+    weights: tuple[Format, ...] = Field((), description="formats that weights are stored in")
+    activations: tuple[Format, ...] = Field((), description="formats that activations are stored in")
+    pairs: tuple[PairSpec, ...] | None = Field(
+        None, description="supported (weight, activation) pairs; the product of the two lists if left out"
+    )
+    promote: dict[int, int] = Field(
+        default_factory=dict, description="a width without a kernel is stored and run at this one: {3: 4}"
+    )
+    simd_channels: dict[Name, Annotated[int, Field(ge=1)]] = Field(
+        default_factory=dict, description="output channels are padded to a multiple of this, by weight format"
+    )
+    bias_bits: int | None = Field(None, ge=1, le=64)
+    accumulator_bits: int | None = Field(None, ge=8, le=64)
+
+
+class Clock(Sourced):
+    core_hz: Annotated[Figure | None, Quantity(HERTZ)] = Field(None, description="clock of the compute units")
+    accel_hz: Annotated[Figure | None, Quantity(HERTZ)] = Field(None, description="clock of the accelerator, if its own")
+
+
+class Row(Sourced):
+    """A figure for the layers and widths that it names; what is left out matches anything."""
+
+    op: Ops = ("*",)
+    w: Format | None = None
+    a: Format | None = None
+    compute: Format | None = None
+    kernel_size: KernelSize | None = None
+
+
+class ComputeRow(Row):
+    """How fast the device multiplies."""
+
+    macs_per_cycle: Annotated[Figure, Quantity(PLAIN)] = Field(description="per unit")
+
+
+class Array(Sourced):
+    """A multiplier array whose speed follows from its size."""
+
+    type: Literal["bit_serial", "bit_fusion"]
+    dims: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        min_length=2, max_length=3, description="bit_serial: Dm, Dk, Dn; bit_fusion: rows, columns"
+    )
+
+
+class Compute(Sourced):
+    units: int = Field(1, ge=1, description="how many units work side by side")
+    efficiency: Annotated[Figure | None, Quantity(PLAIN)] = Field(
+        None, description="share of the peak that real kernels reach, 0 to 1"
+    )
+    table: tuple[ComputeRow, ...] = ()
+    array: Array | None = None
+
+
+class MemoryLevel(Sourced):
+    """One memory. List them from the nearest to the farthest."""
+
+    name: Name
+    size_bytes: Annotated[Figure | None, Quantity(BYTES)] = None
+    bandwidth_bytes_per_s: Annotated[Figure | None, Quantity(BYTES_PER_SECOND)] = None
+    bytes_per_cycle: Annotated[Figure | None, Quantity(BYTES_PER_CYCLE)] = Field(
+        None, description="bandwidth where it follows the clock"
+    )
+    latency_cycles: Annotated[Figure | None, Quantity(CYCLES, may_be_zero=True)] = None
+    energy_pj_per_bit: Annotated[Figure | None, Quantity(PICOJOULES_PER_BIT, may_be_zero=True)] = None
+    holds: tuple[Literal["weights", "activations", "tile"], ...] = Field(
+        (), description="what lives here; of several levels that hold the weights, the last one stores them"
+    )
+    on_chip: bool = Field(False, description="feeds the compute units at their own pace: no bandwidth limit")
+
+
+class EnergyRow(Row):
+    """What one multiply-accumulate takes."""
+
+    pj_per_mac: Annotated[Figure, Quantity(PLAIN, may_be_zero=True)]
+
+
+class Energy(Sourced):
+    technology_nm: Annotated[Figure | None, Quantity(NANOMETRES)] = None
+    voltage_v: Annotated[Figure | None, Quantity(VOLTS)] = None
+    table: tuple[EnergyRow, ...] = ()
+
+
+class Power(Sourced):
+    budget_w: Annotated[Figure | None, Quantity(WATTS)] = Field(None, description="what the board may draw")
+    active_w: Annotated[Figure | None, Quantity(WATTS)] = Field(None, description="while it computes")
+    idle_w: Annotated[Figure | None, Quantity(WATTS, may_be_zero=True)] = None
+    energy_pj_per_op: Annotated[Figure | None, Quantity(PICOJOULES_PER_OPERATION)] = None
+
+
+class LookupTableRef(Sourced):
+    """Measured costs of layers, in a JSON file beside the profile."""
+
+    id: Name
+    file: Text = Field(description="relative to the profile's folder")
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    miss: Literal["error", "nearest", "macs_scaled"] = Field(
+        "error", description="a layer that is not in the table: refuse, take the nearest, or scale that by MACs"
+    )
+
+
+class FirstLast(Block):
+    w: Format
+    a: Format
+
+
+class Constraints(Block):
+    first_last: FirstLast | None = Field(None, description="formats of the first and the last layer")
+
+
+class CostChoice(BaseModel):
+    """Which cost model answers for a quantity; further keys are its options."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    model: Name
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class HardwareProfile(Block):
+    """What one device supports and what it costs."""
+
+    schema_id: Literal["hwbmpq/profile/v1"] = Field(alias="schema")
+    name: Name = Field(description="the file's name without .yaml")
+    title: Text
+    device_class: Literal["gpu", "cpu", "mcu", "npu", "fpga", "abstract"] = Field(alias="class")
+    extends: Name | None = Field(None, description="a profile to take everything from that is not said here")
+    abstract: bool = Field(False, description="only to be extended, not a device")
+    caveats: tuple[Text, ...] = Field((), description="what a user must know before trusting a result")
+    sources: dict[Name, Source] = Field(default_factory=dict)
+    precisions: Precisions = Precisions()
+    clock: Clock = Clock()
+    compute: Compute = Compute()
+    memory: tuple[MemoryLevel, ...] = ()
+    energy: Energy = Energy()
+    power: Power = Power()
+    lookup_tables: tuple[LookupTableRef, ...] = ()
+    constraints: Constraints = Constraints()
+    budgets: dict[Name, Text | float] = Field(
+        default_factory=dict, description="default budgets by cost: {flash: 1 MiB, latency: 8 ms}"
+    )
+    cost_models: dict[Name, CostChoice] = Field(
+        default_factory=dict, description="which model answers for latency, energy, memory"
+    )
+    modes: dict[Name, dict[str, Any]] = Field(
+        default_factory=dict, description="named overrides with dotted keys: {5w: {clock.core: 614.4 MHz}}"
+    )
+
+    _mode: str = PrivateAttr("")
+    _files: tuple[str, ...] = PrivateAttr(())
+    _tables: dict[str, LookupTable] = PrivateAttr(default_factory=dict)
+
+    ROLES: ClassVar = ("weights", "activations")
+
+    @property
+    def mode(self) -> str:
+        """The mode that was chosen, or ``""``."""
+        return self._mode
+
+    @property
+    def target(self) -> str:
+        """What ``--target`` takes to get this profile: ``jetson_nano@5w``."""
+        return f"{self.name}@{self._mode}" if self._mode else self.name
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files it was read from, the base first."""
+        return self._files
+
+    @property
+    def tables(self) -> dict[str, LookupTable]:
+        """The lookup tables by id."""
+        return dict(self._tables)
+
+    def pairs(self) -> tuple[WidthPair, ...]:
+        """The supported (weight, activation) pairs, in the order of the file."""
+        spoken = self.precisions.pairs
+        if spoken is None:
+            spoken = tuple(
+                PairSpec(w=weight, a=activation)
+                for weight in self.precisions.weights
+                for activation in self.precisions.activations
+            )
+        return tuple(
+            WidthPair(
+                weight=pair.w,
+                activation=pair.a,
+                compute=pair.compute.name if pair.compute else common_compute(pair.w, pair.a),
+                kernel=pair.kernel,
+                ops=() if "*" in pair.ops else pair.ops,
+            )
+            for pair in spoken
+        )
+
+    def figures(self) -> Iterator[tuple[str, Figure, Dimension]]:
+        """Every figure with its dotted path and dimension."""
+        yield from _figures("", self)
+
+
+def _figures(path: str, block: BaseModel) -> Iterator[tuple[str, Figure, Dimension]]:
+    for name, info in type(block).model_fields.items():
+        value = getattr(block, name)
+        here = f"{path}.{name}" if path else name
+        for mark in info.metadata:
+            if isinstance(mark, Quantity) and value is not None:
+                yield here, value, mark.dimension
+        if isinstance(value, Figure):
+            continue
+        if isinstance(value, BaseModel):
+            yield from _figures(here, value)
+        elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
+            for index, item in enumerate(value):
+                yield from _figures(f"{here}.{getattr(item, 'name', index)}", item)
