@@ -49,3 +49,21 @@ class NoLayersError(HwbmpqError):
 
 class NonFiniteError(HwbmpqError):
     """Infinite or NaN values where a quantizer needs numbers."""
+
+
+class UnsupportedPrecisionError(HwbmpqError):
+    """Widths that a device does not run, or that a cost model has no figure for."""
+
+
+class MissingFigureError(HwbmpqError):
+    """A figure that a cost model needs and the profile does not give."""
+
+    def __init__(self, profile: str, field: str, cost_model: str, *, hint: str = "") -> None:
+        super().__init__(
+            f"profile {profile!r} has no {field}, which the cost model {cost_model!r} needs", hint=hint
+        )
+        self.profile, self.field, self.cost_model = profile, field, cost_model
+
+
+class UnsupportedLayerError(HwbmpqError):
+    """A layer that a cost model cannot cost."""

@@ -55,9 +55,9 @@ def _without_nulls(node: Node) -> Node:
     """``null`` means unknown, which is the same as absent."""
     if isinstance(node.value, dict):
         kept = {key: _without_nulls(child) for key, child in node.value.items() if child.value is not None}
-        return Node(value=kept, place=node.place)
+        return node.holding(kept)
     if isinstance(node.value, list):
-        return Node(value=[_without_nulls(child) for child in node.value], place=node.place)
+        return node.holding([_without_nulls(child) for child in node.value])
     return node
 
 
@@ -83,11 +83,14 @@ def _problem(root: Node, error: Any) -> Problem:
     path = tuple(step for step in error["loc"] if step != "[key]" and step not in ("str", "float"))
     node = root.find(*path)
     kind, found = error["type"], error.get("input")
+    place = node.place
     if kind == "extra_forbidden":
         message = unknown_key(str(path[-1]), _keys_at(path[:-1]))
+        place = node.key_place or place
     elif kind == "missing":
         message = "is missing"
-        node = root.find(*path[:-1])
+        above = root.find(*path[:-1])
+        place = above.key_place or above.place
     elif kind in _EXPECTED:
         message = f"expected {_EXPECTED[kind]}, found {shown(found)}"
     elif kind == "literal_error":
@@ -96,7 +99,7 @@ def _problem(root: Node, error: Any) -> Problem:
         message = f"{shown(found)} is no name: use letters, digits, _, - and ."
     else:
         message = str(error["msg"]).removeprefix("Value error, ")
-    return Problem(place=node.place, field=".".join(map(str, path)), message=message)
+    return Problem(place=place, field=".".join(map(str, path)), message=message)
 
 
 def _keys_at(path: Location) -> list[str]:
@@ -125,6 +128,9 @@ def _inconsistencies(profile: HardwareProfile) -> Iterator[tuple[Location, str]]
     yield from _repeated(profile)
     if profile.compute.efficiency and profile.compute.efficiency.value > 1:
         yield ("compute", "efficiency"), "is a share of the peak: at most 1"
+    for index, row in enumerate(profile.compute.table):
+        if (row.macs_per_cycle is None) == (row.macs_per_s is None):
+            yield ("compute", "table", index), "give either macs_per_cycle or macs_per_s"
     array = profile.compute.array
     if array and len(array.dims) != (3 if array.type == "bit_serial" else 2):
         yield ("compute", "array", "dims"), "bit_serial takes Dm, Dk, Dn; bit_fusion takes rows, columns"
@@ -159,7 +165,7 @@ def _sourced(block: BaseModel, path: Location) -> Iterator[tuple[Location, Any]]
 
 def _widths(profile: HardwareProfile) -> Iterator[tuple[Location, str]]:
     precisions = profile.precisions
-    pairs = profile.pairs()
+    pairs = profile.pairs
     if not pairs and not profile.abstract:
         yield ("precisions",), "no widths: list `weights` and `activations`, or `pairs`"
     for index, pair in enumerate(precisions.pairs or ()):

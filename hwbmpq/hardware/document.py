@@ -42,6 +42,12 @@ class Node:
 
     value: "dict[str, Node] | list[Node] | Scalar"
     place: Place
+    key_place: Place | None = None
+    """Where its key stands, if it has one."""
+
+    def holding(self, value: "dict[str, Node] | list[Node] | Scalar") -> "Node":
+        """Another value in the same place."""
+        return Node(value=value, place=self.place, key_place=self.key_place)
 
     @property
     def mapping(self) -> "dict[str, Node]":
@@ -52,10 +58,6 @@ class Node:
     def items(self) -> "list[Node]":
         """Its elements; empty if it is no list."""
         return self.value if isinstance(self.value, list) else []
-
-    @property
-    def is_container(self) -> bool:
-        return isinstance(self.value, (dict, list))
 
     def find(self, *path: str | int) -> "Node":
         """The node at ``path``, or the deepest one on the way there."""
@@ -188,7 +190,8 @@ class _Builder:
             self._count(1, place)
             if event.value in found:
                 raise _failure(place, f"key {shown(event.value)} appears twice")
-            found[event.value] = self._node(next(events), events, depth + 1)
+            node = self._node(next(events), events, depth + 1)
+            found[event.value] = Node(value=node.value, place=node.place, key_place=place)
         return found
 
 

@@ -13,7 +13,7 @@ _ORIGIN = ("kind", "src", "note")
 def merge(base: Node, child: Node) -> Node:
     """The child over its base: maps merge; figures, lists and choices of a cost model replace."""
     inherited = {key: node for key, node in base.mapping.items() if key not in _OWN}
-    return _merge(Node(value=inherited, place=base.place), child)
+    return _merge(base.holding(inherited), child)
 
 
 def _merge(base: Node, child: Node) -> Node:
@@ -23,7 +23,7 @@ def _merge(base: Node, child: Node) -> Node:
     content = dict(base.mapping)
     for key, node in child.mapping.items():
         content[key] = _merge(content[key], node) if key in content else node
-    return Node(value=content, place=child.place)
+    return child.holding(content)
 
 
 def apply_mode(root: Node, mode: str, problems: list[Problem]) -> Node:
@@ -78,8 +78,8 @@ def _rebuilt(trail: list[tuple[Node, str | int]], new: Node) -> Node:
         if isinstance(step, int):
             items = list(container.items)
             items[step] = new
-            new = Node(value=items, place=container.place)
+            new = container.holding(items)
         else:
             merged = _merge(container.mapping[step], new) if step in container.mapping else new
-            new = Node(value={**container.mapping, step: merged}, place=container.place)
+            new = container.holding({**container.mapping, step: merged})
     return new

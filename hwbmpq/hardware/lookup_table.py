@@ -26,10 +26,9 @@ UNITS: Mapping[str, tuple[str, float]] = {
 }
 """Units of a table: what they measure, and their multiple of ms or uJ."""
 WIDTH_KEYS = ("w_bits", "a_bits")
-CLASS_KEYS = ("op", "kernel_size", "stride", "groups")
+CLASS_KEYS = ("op", "kernel_size", "groups")
 """Keys that must agree even for a neighbour: another kernel is another program."""
 SIZE_KEYS = ("in_channels", "out_channels", "in_h", "in_w", "out_h", "out_w", "positions")
-KEYS = (*CLASS_KEYS, *SIZE_KEYS, *WIDTH_KEYS)
 
 KeyValue = str | int | tuple[int, ...]
 _Count = Annotated[int, Field(ge=0)]
@@ -130,26 +129,27 @@ class LookupTable(_Block):
         return UNITS[self.unit][1]
 
     def _class_of(self, entry: Entry | Mapping[str, KeyValue]) -> tuple[KeyValue | None, ...]:
+        values = entry if isinstance(entry, Mapping) else {name: getattr(entry, name) for name in self.key}
+        is_depthwise = str(values["op"]).startswith("dw")  # its groups are its channels
         names = [name for name in (*CLASS_KEYS, *WIDTH_KEYS) if name in self.key]
-        if isinstance(entry, Mapping):
-            return tuple(entry[name] for name in names)
-        return tuple(getattr(entry, name) for name in names)
+        return tuple(values[name] for name in names if not (is_depthwise and name == "groups"))
 
     def exact(self, geometry: Mapping[str, KeyValue]) -> Entry | None:
         """The entry for exactly this layer."""
         return self._index.get(tuple(geometry[name] for name in self.key))
 
     def neighbours(self, geometry: Mapping[str, KeyValue]) -> list[Entry]:
-        """Entries of the same operation, kernel, stride, groups and widths."""
+        """Entries of the same operation, kernel, groups and widths."""
         return self._classes.get(self._class_of(geometry), [])
 
     def nearest(self, geometry: Mapping[str, KeyValue]) -> Entry | None:
-        """Of the neighbours, the one whose sizes are nearest on a logarithmic scale."""
+        """Of the neighbours, the one whose sizes are nearest on a logarithmic scale, of the same stride if any."""
         names = [name for name in SIZE_KEYS if name in self.key]
 
-        def distance(entry: Entry) -> float:
+        def distance(entry: Entry) -> tuple[bool, float]:
             pairs = ((getattr(entry, name), geometry[name]) for name in names)
-            return sum(abs(math.log((there + 1) / (int(here) + 1))) for there, here in pairs)  # type: ignore[arg-type]
+            apart = sum(abs(math.log((there + 1) / (int(here) + 1))) for there, here in pairs)  # type: ignore[arg-type]
+            return "stride" in self.key and entry.stride != geometry["stride"], apart
 
         return min(self.neighbours(geometry), key=distance, default=None)
 

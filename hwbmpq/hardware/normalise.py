@@ -42,7 +42,7 @@ def normalise(
         if name in fields:
             child = normalise_field(child, fields[name], problems, here, origin, needs_unit=name != key)
         content[name] = child
-    return Node(value=content, place=node.place)
+    return node.holding(content)
 
 
 def normalise_field(
@@ -63,7 +63,7 @@ def normalise_field(
         return node
     if isinstance(node.value, list):
         items = [normalise(item, model, problems, f"{path}.{i}", origin) for i, item in enumerate(node.value)]
-        return Node(value=items, place=node.place)
+        return node.holding(items)
     return normalise(node, model, problems, path, origin)
 
 
@@ -72,9 +72,9 @@ def short_keys(model: type[BaseModel]) -> dict[str, str]:
     found = {}
     for name, info in model.model_fields.items():
         quantity = quantity_of(info)
-        short = name.removesuffix(quantity.dimension.suffix) if quantity else name
-        if short and short != name:
-            found[short] = name
+        suffix = quantity.dimension.suffix if quantity else ""
+        if quantity and suffix and name.endswith(suffix) and name != suffix:
+            found[name.removesuffix(suffix) + quantity.dimension.short_suffix] = name
     return found
 
 
@@ -115,10 +115,8 @@ def _figure(
     content = {**origin, **(node.value if isinstance(node.value, dict) else {"value": node})}
     if "value" in content:
         value = content["value"]
-        content["value"] = Node(
-            value=_number(value, quantity, problems, path, needs_unit=needs_unit), place=value.place
-        )
-    return Node(value=content, place=node.place)
+        content["value"] = value.holding(_number(value, quantity, problems, path, needs_unit=needs_unit))
+    return node.holding(content)
 
 
 def _number(node: Node, quantity: Quantity, problems: list[Problem], path: str, *, needs_unit: bool) -> Any:
@@ -133,8 +131,7 @@ def _number(node: Node, quantity: Quantity, problems: list[Problem], path: str, 
             raise ValueError(f"expected a number, found {shown(node.plain())}")
         elif needs_unit:
             raise ValueError(
-                f"{value} has no unit; write it like {dimension.examples}, or use the key "
-                f"`{path.rpartition('.')[2]}{dimension.suffix}`"
+                f"{value} has no unit; write it like {dimension.examples}"
             )
         if not math.isfinite(value) or abs(value) > 1e300:
             raise ValueError(f"{shown(node.value)} is no finite figure")

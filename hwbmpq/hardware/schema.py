@@ -5,7 +5,8 @@ form ``{value, kind, src}`` in the unit of its key before these models see it.
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal
+from functools import cached_property
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -25,6 +26,7 @@ from hwbmpq.hardware.units import (
     BYTES_PER_SECOND,
     CYCLES,
     HERTZ,
+    MACS_PER_SECOND,
     NANOMETRES,
     PICOJOULES_PER_BIT,
     PICOJOULES_PER_OPERATION,
@@ -178,7 +180,10 @@ class Row(Sourced):
 class ComputeRow(Row):
     """How fast the device multiplies."""
 
-    macs_per_cycle: Annotated[Figure, Quantity(PLAIN)] = Field(description="per unit")
+    macs_per_cycle: Annotated[Figure | None, Quantity(PLAIN)] = Field(None, description="per unit")
+    macs_per_s: Annotated[Figure | None, Quantity(MACS_PER_SECOND)] = Field(
+        None, description="per unit, where no clock is known: 4 TOPS are 2 TMAC/s"
+    )
 
 
 class Array(Sourced):
@@ -299,8 +304,6 @@ class HardwareProfile(Block):
     _files: tuple[str, ...] = PrivateAttr(())
     _tables: dict[str, LookupTable] = PrivateAttr(default_factory=dict)
 
-    ROLES: ClassVar = ("weights", "activations")
-
     @property
     def mode(self) -> str:
         """The mode that was chosen, or ``""``."""
@@ -321,6 +324,7 @@ class HardwareProfile(Block):
         """The lookup tables by id."""
         return dict(self._tables)
 
+    @cached_property
     def pairs(self) -> tuple[WidthPair, ...]:
         """The supported (weight, activation) pairs, in the order of the file."""
         spoken = self.precisions.pairs

@@ -28,8 +28,11 @@ class Dimension:
     """What a figure measures, and the units it may be written in."""
 
     unit: str
-    """The unit that figures are kept in; also the suffix of their keys."""
+    """The unit that figures are kept in."""
     suffix: str
+    """The end of keys whose bare number is in this unit: ``bandwidth_bytes_per_s``."""
+    short_suffix: str = ""
+    """What is left of it in keys whose value carries its unit: ``bandwidth``."""
     symbols: dict[str, float] = field(default_factory=dict)
     """Accepted symbols without prefix, as multiples of the unit."""
     prefixes: bool = True
@@ -56,10 +59,13 @@ CYCLES = Dimension(
 )
 PICOJOULES = Dimension(unit="pJ", suffix="_pj", symbols={"J": 1e12}, examples="4.24 pJ")
 PICOJOULES_PER_BIT = Dimension(
-    unit="pJ/bit", suffix="_pj_per_bit", symbols={"J/bit": 1e12}, examples="20.3 pJ/bit"
+    unit="pJ/bit", suffix="_pj_per_bit", short_suffix="_per_bit", symbols={"J/bit": 1e12}, examples="20.3 pJ/bit"
 )
 PICOJOULES_PER_OPERATION = Dimension(
-    unit="pJ/op", suffix="_pj_per_op", symbols={"J/op": 1e12, "W/GOP": 1e3}, examples="4.24 pJ/op, 4.24 mW/GOP"
+    unit="pJ/op", suffix="_pj_per_op", short_suffix="_per_op", symbols={"J/op": 1e12, "W/GOP": 1e3}, examples="4.24 pJ/op, 4.24 mW/GOP"
+)
+MACS_PER_SECOND = Dimension(
+    unit="MAC/s", suffix="_macs_per_s", symbols={"MAC/s": 1.0, "OPS": 0.5, "FLOPS": 0.5}, examples="2 TMAC/s, 4 TOPS"
 )
 WATTS = Dimension(unit="W", suffix="_w", symbols={"W": 1.0}, examples="10 W, 5.4 mW")
 NANOMETRES = Dimension(unit="nm", suffix="_nm", symbols={"m": 1e9}, examples="45 nm")

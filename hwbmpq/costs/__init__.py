@@ -1,0 +1,15 @@
+"""Cost models, the paper's Φ: what a layer costs at each width on a device."""
+
+from hwbmpq.costs.figures import FigureLog as FigureLog
+from hwbmpq.costs.model import CostModel as CostModel
+from hwbmpq.costs.model import LayerwiseCost as LayerwiseCost
+from hwbmpq.costs.registry import CostModelError as CostModelError
+from hwbmpq.costs.registry import Registration as Registration
+from hwbmpq.costs.registry import cost_models as cost_models
+from hwbmpq.costs.registry import get_cost_model as get_cost_model
+from hwbmpq.costs.registry import register as register
+from hwbmpq.costs.table import Candidates as Candidates
+from hwbmpq.costs.table import Capacity as Capacity
+from hwbmpq.costs.table import CostRow as CostRow
+from hwbmpq.costs.table import CostTable as CostTable
+from hwbmpq.costs.table import FigureUse as FigureUse

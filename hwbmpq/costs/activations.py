@@ -1,0 +1,160 @@
+"""Activations in memory: the peak over the schedule, or layer by layer."""
+
+import itertools
+from collections.abc import Iterable
+from math import prod
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from hwbmpq.costs.figures import FigureLog
+from hwbmpq.costs.registry import register
+from hwbmpq.costs.table import Candidates, Capacity, CostRow, CostTable, Number, candidates_of
+from hwbmpq.errors import UnsupportedLayerError
+from hwbmpq.hardware.schema import HardwareProfile
+from hwbmpq.hardware.widths import WidthFinder, op_of
+from hwbmpq.values import FLOAT_BITS, Layer, Precision, Schedule, StoredTensor
+
+RESIDUAL_BITS = 16
+"""A tensor that feeds an addition is stored at this width, as in HAWQ."""
+MOST_ROWS_PER_STEP = 64
+
+Widths = dict[str, dict[Precision, int]]
+"""Activation width of each layer at each of its candidates."""
+
+
+class _ActivationCost(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    unit: ClassVar[str] = "bit"
+    needs: ClassVar[tuple[str, ...]] = ("memory that holds activations: size_bytes (with level)",)
+    level: str | None = None
+    """The memory that the activations have to fit in."""
+
+    def _capacity(self, profile: HardwareProfile, cost_model: str) -> Capacity | None:
+        if self.level is None:
+            return None
+        figures = FigureLog(profile, cost_model)
+        level = figures.level("activations", self.level)
+        return Capacity(level=level.name, bits=8 * figures.need_of(level, "size_bytes"))
+
+
+@register("layer_working_set")
+class LayerWorkingSet(_ActivationCost):
+    """Bits of each layer's input and output together; the largest counts. Needs no schedule."""
+
+    formula: ClassVar[str] = "max over layers of (inputs + outputs) * activation_bits"
+
+    def tabulate(
+        self, layers: Iterable[Layer], profile: HardwareProfile, precisions: Candidates
+    ) -> CostTable:
+        layers = list(layers)
+        widths = _stored_widths(layers, profile, precisions)
+        rows = []
+        for layer in layers:
+            elements = prod(layer.input_shape) + prod(layer.output_shape)
+            costs = {precision: elements * bits for precision, bits in widths[layer.name].items()}
+            rows.append(CostRow(label=layer.name, costs={layer.name: costs}))
+        return CostTable(
+            name="layer_working_set",
+            model="layer_working_set",
+            unit=self.unit,
+            rows=tuple(rows),
+            capacity=self._capacity(profile, "layer_working_set"),
+        )
+
+
+@register("activation_memory")
+class ActivationMemory(_ActivationCost):
+    """Bits of all activations in memory at the worst step of the forward pass.
+
+    A tensor that feeds an addition is stored at 16 bits, any other at the width of its widest reader, one that
+    leaves the network as 32-bit float. Several readers make several rows, one per combination; beyond 64 in a
+    step, the tensors with most readers count at their widest candidate. Needs the network's graph
+    (``hwbmpq.describe``), not only its layers.
+    """
+
+    formula: ClassVar[str] = "max over steps of sum over tensors in memory of elements * stored width"
+
+    def tabulate(
+        self, layers: Iterable[Layer], profile: HardwareProfile, precisions: Candidates
+    ) -> CostTable:
+        schedule = getattr(layers, "schedule", None)
+        if not isinstance(schedule, Schedule):
+            raise UnsupportedLayerError(
+                "the cost model 'activation_memory' needs the network's tensors: pass the LayerGraph of "
+                "hwbmpq.describe, not a list of layers",
+                hint="or use 'layer_working_set', which looks at one layer at a time",
+            )
+        widths = _stored_widths(layers, profile, precisions)
+        rows: dict[tuple[object, ...], CostRow] = {}
+        at_widest = 0
+        for step, alive in enumerate(_alive(schedule)):
+            found, capped = _step_rows(schedule.steps[step], alive, widths)
+            at_widest += capped
+            for key, row in found:
+                if key not in rows or rows[key].constant < row.constant:
+                    rows[key] = row
+        notes = ()
+        if at_widest:
+            notes = (
+                f"in {at_widest} of {len(schedule.steps)} steps some tensors with several readers count at their "
+                "widest candidate",
+            )
+        return CostTable(
+            name="activation_memory",
+            model="activation_memory",
+            unit=self.unit,
+            rows=tuple(rows.values()),
+            notes=notes,
+            capacity=self._capacity(profile, "activation_memory"),
+        )
+
+
+def _stored_widths(layers: Iterable[Layer], profile: HardwareProfile, precisions: Candidates) -> Widths:
+    finder = WidthFinder(profile)
+    return {
+        layer.name: {
+            precision: finder.execution(op_of(layer), precision).pair.activation.bits
+            for precision in candidates_of(layer, precisions)
+        }
+        for layer in layers
+    }
+
+
+def _alive(schedule: Schedule) -> list[list[StoredTensor]]:
+    """The tensors in memory at each step."""
+    alive: list[list[StoredTensor]] = [[] for _ in schedule.steps]
+    for tensor in schedule.tensors:
+        for step in range(tensor.made_at, tensor.last_read_at + 1):
+            alive[step].append(tensor)
+    return alive
+
+
+def _step_rows(
+    label: str, alive: list[StoredTensor], widths: Widths
+) -> tuple[list[tuple[tuple[object, ...], CostRow]], bool]:
+    """The rows of one step, each with what identifies it, and whether a tensor counts at its widest."""
+    constant: Number = 0
+    choices: list[tuple[int, tuple[str, ...]]] = []  # elements, and the readers that may decide their width
+    combinations, is_capped = 1, False
+    for tensor in sorted(alive, key=lambda tensor: len(tensor.readers)):
+        if tensor.feeds_addition or not tensor.readers:
+            bits = RESIDUAL_BITS if tensor.feeds_addition else FLOAT_BITS
+            constant += tensor.elements * bits
+        elif combinations * len(tensor.readers) <= MOST_ROWS_PER_STEP:
+            combinations *= len(tensor.readers)
+            choices.append((tensor.elements, tensor.readers))
+        else:
+            constant += tensor.elements * max(max(widths[reader].values()) for reader in tensor.readers)
+            is_capped = True
+    rows = []
+    for deciders in itertools.product(*(readers for _, readers in choices)):
+        elements: dict[str, int] = {}
+        for (count, _), reader in zip(choices, deciders, strict=True):
+            elements[reader] = elements.get(reader, 0) + count
+        costs = {
+            reader: {precision: count * bits for precision, bits in widths[reader].items()}
+            for reader, count in elements.items()
+        }
+        rows.append((tuple(sorted(elements.items())), CostRow(label=label, costs=costs, constant=constant)))
+    return rows, is_capped

@@ -1,0 +1,194 @@
+"""Energy: per multiply-accumulate with memory traffic, per operation, or power times time."""
+
+import math
+from collections.abc import Callable, Iterable
+from math import prod
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from hwbmpq.costs.arrays import fusion_factor
+from hwbmpq.costs.figures import FigureLog
+from hwbmpq.costs.geometry import as_gemm, traffic_bits
+from hwbmpq.costs.model import LayerCost, LayerwiseCost
+from hwbmpq.costs.registry import get_cost_model, register
+from hwbmpq.costs.table import Candidates, CostTable, FigureUse, Number
+from hwbmpq.errors import UnsupportedPrecisionError
+from hwbmpq.hardware.formats import WidthPair
+from hwbmpq.hardware.schema import HardwareProfile
+from hwbmpq.hardware.widths import op_of
+from hwbmpq.values import Layer
+
+UJ_PER_PJ = 1e-6
+OPERATIONS_PER_MAC = 2
+
+# QKeras' fit through Horowitz, ISSCC 2014, 45 nm, 0.9 V (github.com/google/qkeras, 78ea90f, qtools/config_public.py).
+_ADD_PJ_PER_BIT = 0.003125
+_MULTIPLY_PJ = (0.002994791667, 0.001041666667)  # per bit squared, per bit
+_FLOAT_PJ = {"fp16": 0.4 + 1.1, "fp32": 0.9 + 3.7}  # addition and multiplication
+# Bit Fusion, synthesis table of a 4x4 array of 8/2 fusion units, 45 nm, 500 MHz (github.com/hsharma35/bitfusion, 04ec1c8).
+_FUSION_UNIT_PJ = 0.4592
+# Vasquez et al. 2021, arXiv:2101.04354, as commonly restated; the paper's own table was not read.
+_VASQUEZ_ACCESS_PJ_PER_BIT = 2.5
+_VASQUEZ_MAC = (3.1 / 32, 0.1)
+
+_HOROWITZ = FigureUse(
+    path="mac_energy.horowitz45_fit",
+    value=_MULTIPLY_PJ[0],
+    unit="pJ/bit²",
+    kind="derived",
+    sources=("QKeras qtools, fit through Horowitz, ISSCC 2014, 45 nm",),
+    note="45 nm arithmetic alone: a Cortex-M system takes 600 to 2600 times as much per MAC",
+)
+_BIT_FUSION = FigureUse(
+    path="mac_energy.bitfusion45",
+    value=_FUSION_UNIT_PJ,
+    unit="pJ/cycle",
+    kind="simulated",
+    sources=("Bit Fusion simulator, synthesis table, 45 nm",),
+)
+_VASQUEZ = FigureUse(
+    path="mac_energy.vasquez2021",
+    value=_VASQUEZ_MAC[0],
+    unit="pJ/bit",
+    kind="uncertain",
+    sources=("Vasquez et al. 2021, arXiv:2101.04354",),
+    note="formula as commonly restated; the paper's table was not read",
+)
+
+
+@register("mac_energy")
+class MacEnergy(LayerwiseCost):
+    """Microjoules: energy of the multiply-accumulates, and of moving weights and activations.
+
+    ``horowitz45_fit`` is a fit through Horowitz' 45 nm table with an accumulator, ``bitfusion45`` a fusion unit,
+    ``vasquez2021`` the linear model of the activation-density paper (one width, the larger, for both operands),
+    ``table`` the profile's ``energy.table``.
+    """
+
+    unit: ClassVar[str] = "uJ"
+    formula: ClassVar[str] = (
+        "MACs * pJ(w, a) + weight bits * pJ/bit + (input + output bits) * pJ/bit; "
+        "horowitz45_fit: 0.002994791667*w*a + 0.001041666667*sqrt(w*a) + 0.003125*accumulator; "
+        "bitfusion45: 0.4592 / ((8//w)*(8//a)); "
+        "vasquez2021: 3.1*k/32 + 0.1, with 2.5*k per input and weight"
+    )
+    needs: ClassVar[tuple[str, ...]] = (
+        "memory that holds weights, activations: energy_pj_per_bit (with traffic)",
+        "energy.table (with mac: table)",
+    )
+    mac: Literal["horowitz45_fit", "bitfusion45", "vasquez2021", "table"] = "horowitz45_fit"
+    """Where the energy of one MAC comes from."""
+    accumulator: Literal["grown"] | Annotated[int, Field(ge=1)] = 32
+    """Bits of the accumulator for horowitz45_fit; ``grown``: ceil(log2(depth)) + w + a."""
+    traffic: bool = True
+    """Count moving weights and activations as well."""
+    weights_in: str | None = None
+    activations_in: str | None = None
+
+    def per_layer(self, figures: FigureLog) -> LayerCost:
+        arithmetic = self.per_mac(figures)
+        moving = self._traffic(figures) if self.traffic else None
+
+        def cost(layer: Layer, pair: WidthPair) -> Number:
+            picojoules = layer.macs * arithmetic(layer, pair)
+            return (picojoules + (moving(layer, pair) if moving else 0.0)) * UJ_PER_PJ
+
+        return cost
+
+    def per_mac(self, figures: FigureLog) -> LayerCost:
+        """Picojoules of one multiply-accumulate."""
+        if self.mac == "table":
+            return lambda layer, pair: figures.row("energy", op_of(layer), layer.kernel_size, pair)[1]
+        if self.mac == "bitfusion45":
+            figures.constant(_BIT_FUSION)
+            return lambda layer, pair: _FUSION_UNIT_PJ / fusion_factor(layer, pair)
+        if self.mac == "vasquez2021":
+            figures.constant(_VASQUEZ)
+            return lambda layer, pair: _VASQUEZ_MAC[0] * _wider(pair) + _VASQUEZ_MAC[1]
+        figures.constant(_HOROWITZ)
+        return self._horowitz
+
+    def _horowitz(self, layer: Layer, pair: WidthPair) -> float:
+        if pair.weight.is_float or pair.activation.is_float:
+            if pair.compute not in _FLOAT_PJ:
+                raise UnsupportedPrecisionError(
+                    f"layer {layer.name!r}: horowitz45_fit has fp16, fp32 and integers, not {pair.compute}"
+                )
+            return _FLOAT_PJ[pair.compute]
+        product = pair.weight.bits * pair.activation.bits
+        if self.accumulator == "grown":
+            bits = math.ceil(math.log2(as_gemm(layer).depth)) + pair.weight.bits + pair.activation.bits
+        else:
+            bits = self.accumulator
+        return _MULTIPLY_PJ[0] * product + _MULTIPLY_PJ[1] * math.sqrt(product) + _ADD_PJ_PER_BIT * bits
+
+    def _traffic(self, figures: FigureLog) -> Callable[[Layer, WidthPair], float]:
+        """Picojoules of moving a layer's operands."""
+        if self.mac == "vasquez2021":  # has its own: every input and every weight once
+            return lambda layer, pair: (
+                _VASQUEZ_ACCESS_PJ_PER_BIT
+                * _wider(pair)
+                * (prod(layer.input_shape) + layer.weight_elements)
+                * layer.calls
+            )
+        per_weight_bit = figures.need_of(figures.level("weights", self.weights_in), "energy_pj_per_bit")
+        per_activation_bit = figures.need_of(
+            figures.level("activations", self.activations_in), "energy_pj_per_bit"
+        )
+
+        def cost(layer: Layer, pair: WidthPair) -> float:
+            weights, activations = traffic_bits(layer, pair.weight.bits, pair.activation.bits)
+            return weights * per_weight_bit + activations * per_activation_bit
+
+        return cost
+
+
+def _wider(pair: WidthPair) -> int:
+    return max(pair.weight.bits, pair.activation.bits)
+
+
+@register("energy_per_op")
+class EnergyPerOperation(LayerwiseCost):
+    """Microjoules from a device's energy per operation, whatever the widths."""
+
+    unit: ClassVar[str] = "uJ"
+    formula: ClassVar[str] = "ops_per_mac * MACs * energy_pj_per_op"
+    needs: ClassVar[tuple[str, ...]] = ("power.energy_pj_per_op",)
+    ops_per_mac: float = Field(OPERATIONS_PER_MAC, gt=0)
+
+    def per_layer(self, figures: FigureLog) -> LayerCost:
+        energy = figures.need("power", "energy_pj_per_op")
+        return lambda layer, pair: self.ops_per_mac * layer.macs * energy * UJ_PER_PJ
+
+    def notes(self, profile: HardwareProfile) -> tuple[str, ...]:
+        return ("a vendor's energy per operation does not depend on the widths",)
+
+
+@register("power_time")
+class PowerTime(LayerwiseCost):
+    """Microjoules: power while computing, times the profile's latency."""
+
+    unit: ClassVar[str] = "uJ"
+    formula: ClassVar[str] = "power * latency"
+    needs: ClassVar[tuple[str, ...]] = ("power.active_w (or budget_w with upper_bound)", "cost_models.latency")
+    kind: Literal["active", "upper_bound"] = "active"
+    """``active``: the power while computing. ``upper_bound``: all that the board may draw."""
+
+    def tabulate(
+        self, layers: Iterable[Layer], profile: HardwareProfile, precisions: Candidates
+    ) -> CostTable:
+        figures = FigureLog(profile, "power_time")
+        watts = figures.need("power", "active_w" if self.kind == "active" else "budget_w")
+        latency = get_cost_model("latency").tabulate(layers, profile, precisions)
+        notes = latency.notes
+        if self.kind == "upper_bound":
+            notes = (*notes, "an upper bound: the board's whole power budget for the whole time")
+        return latency.scaled(
+            watts * 1e3,  # ms * W = mJ
+            name="power_time",
+            model="power_time",
+            unit=self.unit,
+            figures=(*latency.figures, *figures.used),
+            notes=notes,
+        )

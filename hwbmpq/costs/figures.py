@@ -1,0 +1,108 @@
+"""Figures of a profile as cost models read them: asked for by name, remembered, never replaced by a default."""
+
+from hwbmpq.costs.table import FigureUse
+from hwbmpq.errors import MissingFigureError
+from hwbmpq.hardware.formats import WidthPair
+from hwbmpq.hardware.schema import Figure, HardwareProfile, MemoryLevel, Row
+
+_ROW_FIGURES = ("macs_per_cycle", "macs_per_s", "pj_per_mac")
+_UNITS = {
+    "macs_per_s": "MAC/s",
+    "macs_per_cycle": "MAC/cycle",
+    "pj_per_mac": "pJ/MAC",
+    "_hz": "Hz",
+    "_bytes": "B",
+    "_bytes_per_s": "B/s",
+    "bytes_per_cycle": "B/cycle",
+    "_cycles": "cycles",
+    "_pj_per_bit": "pJ/bit",
+    "_pj_per_op": "pJ/op",
+    "_w": "W",
+}
+
+
+class FigureLog:
+    """Hands out the figures of one profile to one cost model and keeps the list of what was used."""
+
+    def __init__(self, profile: HardwareProfile, cost_model: str) -> None:
+        self.profile = profile
+        self.cost_model = cost_model
+        self._used: dict[str, FigureUse] = {}
+
+    @property
+    def used(self) -> tuple[FigureUse, ...]:
+        return tuple(self._used.values())
+
+    def need(self, block: str, field: str) -> float:
+        """The figure ``block.field`` (``clock.core_hz``), or a ``MissingFigureError`` that names it."""
+        return self._take(getattr(getattr(self.profile, block), field), f"{block}.{field}")
+
+    def need_of(self, level: MemoryLevel, field: str) -> float:
+        """A figure of a memory."""
+        return self._take(getattr(level, field), f"memory.{level.name}.{field}")
+
+    def constant(self, use: FigureUse) -> float:
+        """A figure of the cost model itself."""
+        self._used[use.path] = use
+        return use.value
+
+    def efficiency(self) -> float:
+        """The share of the peak that is reached; all of it if the profile says nothing."""
+        figure = self.profile.compute.efficiency
+        return 1.0 if figure is None else self._take(figure, "compute.efficiency")
+
+    def missing(self, field: str, *, hint: str = "") -> MissingFigureError:
+        return MissingFigureError(self.profile.target, field, self.cost_model, hint=hint)
+
+    def level(self, role: str, name: str | None = None) -> MemoryLevel:
+        """The memory that stores weights or activations: the one named, or the last that holds them."""
+        levels = [level for level in self.profile.memory if role in level.holds]
+        if name is not None:
+            levels = [level for level in self.profile.memory if level.name == name]
+        if not levels:
+            field = f"memory level {name!r}" if name is not None else f"memory that holds {role}"
+            raise self.missing(field, hint=f"list it under `memory`: {{name: …, holds: [{role}], …}}")
+        return levels[-1]
+
+    def row(self, block: str, op: str, kernel_size: tuple[int, ...], pair: WidthPair) -> tuple[str, float]:
+        """The field and the figure of the best matching row of ``compute.table`` or ``energy.table``."""
+        rows = getattr(self.profile, block).table
+        matches = [(_specificity(row), -index) for index, row in enumerate(rows) if _fits(row, op, kernel_size, pair)]
+        if not matches:
+            kernel = f" {'x'.join(map(str, kernel_size))}" if kernel_size else ""
+            raise self.missing(f"{block}.table row for {op}{kernel} at {pair}")
+        index = -max(matches)[1]
+        field = next(name for name in _ROW_FIGURES if getattr(rows[index], name, None) is not None)
+        return field, self._take(getattr(rows[index], field), f"{block}.table.{index}.{field}")
+
+    def _take(self, figure: Figure | None, path: str) -> float:
+        if figure is None:
+            key = path.rpartition(".")[2]
+            raise self.missing(path, hint=f"add it to the profile: `{key}: {{value: …, kind: …, src: […]}}`")
+        self._used[path] = FigureUse(
+            path=path,
+            value=figure.value,
+            unit=next((unit for suffix, unit in _UNITS.items() if path.endswith(suffix)), ""),
+            kind=figure.kind or "",
+            sources=figure.src,
+            note=figure.note or "",
+        )
+        return figure.value
+
+
+def _fits(row: Row, op: str, kernel_size: tuple[int, ...], pair: WidthPair) -> bool:
+    if "*" not in row.op and op not in row.op:
+        return False
+    if row.kernel_size is not None:
+        wanted = row.kernel_size * len(kernel_size) if len(row.kernel_size) == 1 else row.kernel_size
+        if wanted != kernel_size:
+            return False
+    formats = ((row.w, pair.weight), (row.a, pair.activation))
+    if any(asked and (asked.bits, asked.is_float) != (has.bits, has.is_float) for asked, has in formats):
+        return False
+    return row.compute is None or row.compute.name == pair.compute
+
+
+def _specificity(row: Row) -> tuple[bool, ...]:
+    """A row that names more wins; the operation counts most."""
+    return ("*" not in row.op, row.kernel_size is not None, row.w is not None, row.a is not None, row.compute is not None)

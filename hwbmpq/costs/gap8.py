@@ -1,0 +1,48 @@
+"""Latency on the GAP8 cluster, whatever the widths."""
+
+from typing import ClassVar
+
+from hwbmpq.costs.figures import FigureLog
+from hwbmpq.costs.geometry import as_window, divide_up, positions, repeats
+from hwbmpq.costs.latency import MS_PER_SECOND
+from hwbmpq.costs.model import LayerCost, LayerwiseCost
+from hwbmpq.costs.registry import register
+from hwbmpq.costs.table import Number
+from hwbmpq.hardware.schema import HardwareProfile
+from hwbmpq.values import Layer
+
+
+@register("gap8")
+class Gap8(LayerwiseCost):
+    """Milliseconds of PULP-NN's 8-bit kernels on GAP8's eight cores. Fewer bits save memory, not time."""
+
+    unit: ClassVar[str] = "ms"
+    formula: ClassVar[str] = (
+        "conv: ceil(Wo/2) * ceil(Ho/8) * (2*Kh*Kw*Cin + ceil(Cout/4) * (15 + 14*ceil(Kh*Kw*Cin/4))); "
+        "depthwise: 4 * ceil(C/4) * Ho * Wo * Kh * Kw; linear: ceil(Cin/2) * ceil(Cout/4); / clock"
+    )
+    needs: ClassVar[tuple[str, ...]] = ("clock.core_hz",)
+
+    def per_layer(self, figures: FigureLog) -> LayerCost:
+        clock = figures.need("clock", "core_hz")
+        return lambda layer, pair: gap8_cycles(layer) / clock * MS_PER_SECOND
+
+    def notes(self, profile: HardwareProfile) -> tuple[str, ...]:
+        return (
+            "PLiNIO's formula does not depend on the widths and is about 10 % optimistic: "
+            "17.5 MAC/cycle on a 64-channel 3x3 layer against a published peak of 15.5 to 16",
+        )
+
+
+def gap8_cycles(layer: Layer) -> Number:
+    """Cycles by PLiNIO's gap8_latency.py (Apache-2.0, github.com/eml-eda/plinio, 3d6b5e0)."""
+    if layer.kind == "linear":
+        return divide_up(layer.in_channels, 2) * divide_up(layer.out_channels, 4) * positions(layer) * repeats(layer)
+    window = as_window(layer, "gap8")
+    if layer.is_depthwise:
+        pixels = window.height * window.width * window.kernel_positions
+        return 4 * divide_up(layer.out_channels, 4) * pixels * repeats(layer)
+    depth = window.kernel_positions * layer.in_channels // layer.groups
+    outputs = divide_up(layer.out_channels // layer.groups, 4)
+    tile = 2 * depth + outputs * (15 + 14 * divide_up(depth, 4))
+    return layer.groups * divide_up(window.width, 2) * divide_up(window.height, 8) * tile * repeats(layer)

@@ -1,0 +1,80 @@
+"""A layer as the loops that hardware runs."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
+
+from hwbmpq.costs.table import Number
+from hwbmpq.errors import UnsupportedLayerError
+from hwbmpq.values import Layer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gemm:
+    """A layer as ``groups`` matrix products of (rows x depth) by (depth x columns)."""
+
+    groups: int
+    rows: int
+    columns: int
+    depth: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Window:
+    """A layer as a 2-D convolution; a linear layer is 1x1 over its tokens, 1-D has height 1."""
+
+    height: int
+    width: int
+    kernel_height: int
+    kernel_width: int
+
+    @property
+    def kernel_positions(self) -> int:
+        return self.kernel_height * self.kernel_width
+
+
+def positions(layer: Layer) -> int:
+    """Places where the weights are applied: output pixels or tokens; input pixels if it scatters."""
+    if layer.kind == "linear":
+        return prod(layer.output_shape) // layer.out_channels
+    shape = layer.input_shape if layer.kind.startswith("conv_transpose") else layer.output_shape
+    return prod(shape[:1]) * prod(shape[2:])
+
+
+def as_gemm(layer: Layer) -> Gemm:
+    """The matrix product that computes one call of the layer (im2col)."""
+    kernel = prod(layer.kernel_size)
+    depth, columns = layer.in_channels // layer.groups, layer.out_channels // layer.groups
+    if layer.kind.startswith("conv_transpose"):
+        return Gemm(groups=layer.groups, rows=positions(layer), columns=columns * kernel, depth=depth)
+    return Gemm(groups=layer.groups, rows=positions(layer), columns=columns, depth=depth * kernel)
+
+
+def as_window(layer: Layer, cost_model: str) -> Window:
+    """The 2-D convolution that the layer is, for models that know nothing else."""
+    if layer.kind == "linear":
+        return Window(height=positions(layer), width=1, kernel_height=1, kernel_width=1)
+    if layer.kind == "conv1d":
+        return Window(height=1, width=layer.output_shape[-1], kernel_height=1, kernel_width=layer.kernel_size[0])
+    if layer.kind == "conv2d":
+        height, width = layer.output_shape[-2:]
+        kernel_height, kernel_width = layer.kernel_size
+        return Window(height=height, width=width, kernel_height=kernel_height, kernel_width=kernel_width)
+    raise UnsupportedLayerError(f"layer {layer.name!r}: the cost model {cost_model!r} has no formula for {layer.kind}")
+
+
+def repeats(layer: Layer) -> Number:
+    """How often the first call's work is done: the number of calls, if all have the same shape."""
+    gemm = as_gemm(layer)
+    ratio = Fraction(layer.macs, gemm.groups * gemm.rows * gemm.columns * gemm.depth)
+    return ratio.numerator if ratio.denominator == 1 else float(ratio)
+
+
+def traffic_bits(layer: Layer, weight_bits: int, activation_bits: int) -> tuple[int, int]:
+    """Bits of weights and of activations (input and output) that move, over all calls."""
+    activations = (prod(layer.input_shape) + prod(layer.output_shape)) * activation_bits
+    return layer.weight_elements * weight_bits * layer.calls, activations * layer.calls
+
+
+def divide_up(value: int, by: int) -> int:
+    return -(-value // by)

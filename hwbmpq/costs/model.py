@@ -1,0 +1,89 @@
+"""What a cost model is, and a base for those that cost each layer by itself."""
+
+from collections.abc import Callable, Iterable
+from typing import ClassVar, Protocol, runtime_checkable
+
+from pydantic import BaseModel, ConfigDict
+
+from hwbmpq.costs.figures import FigureLog
+from hwbmpq.costs.table import Candidates, Capacity, CostRow, CostTable, Number, candidates_of
+from hwbmpq.hardware.formats import WidthPair
+from hwbmpq.hardware.schema import HardwareProfile
+from hwbmpq.hardware.widths import WidthFinder, op_of
+from hwbmpq.values import Layer, Precision
+
+
+@runtime_checkable
+class CostModel(Protocol):
+    """Anything with ``tabulate``; Φ in the paper.
+
+    ``formula`` and ``needs`` (profile fields) are optional attributes that ``hwbmpq costs show`` prints.
+    """
+
+    unit: ClassVar[str]
+
+    def tabulate(
+        self, layers: Iterable[Layer], profile: HardwareProfile, precisions: Candidates
+    ) -> CostTable: ...
+
+
+LayerCost = Callable[[Layer, WidthPair], Number]
+
+
+class LayerwiseCost(BaseModel):
+    """A cost that adds up over layers. A subclass says what one layer costs at one pair of widths.
+
+    Its fields are its options: a profile sets them beside ``model`` in ``cost_models``.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    unit: ClassVar[str] = ""
+    formula: ClassVar[str] = ""
+    needs: ClassVar[tuple[str, ...]] = ()
+
+    def per_layer(self, figures: FigureLog) -> LayerCost:
+        """The cost of one layer as a function, with the figures that it needs already looked up."""
+        raise NotImplementedError(type(self).__name__)
+
+    def notes(self, profile: HardwareProfile) -> tuple[str, ...]:
+        """What a reader of the result must know."""
+        return ()
+
+    def capacity(self, figures: FigureLog) -> Capacity | None:
+        """The memory that the cost has to fit in, if the model is about one."""
+        return None
+
+    def origin(self, layer: Layer, pair: WidthPair) -> str:
+        """Where a single number comes from, if not from the formula as it stands."""
+        return ""
+
+    def tabulate(
+        self, layers: Iterable[Layer], profile: HardwareProfile, precisions: Candidates
+    ) -> CostTable:
+        name = getattr(type(self), "registered_name", type(self).__name__)
+        figures = FigureLog(profile, name)
+        cost = self.per_layer(figures)
+        finder = WidthFinder(profile)
+        costs: dict[str, dict[Precision, Number]] = {}
+        origins: dict[str, dict[Precision, str]] = {}
+        for layer in layers:
+            op = op_of(layer)
+            row = costs[layer.name] = {}
+            for precision in candidates_of(layer, precisions):
+                runs = finder.execution(op, precision)
+                row[precision] = cost(layer, runs.pair)
+                origin = f"runs as {runs.pair.precision}" if runs.is_promoted else ""
+                origin = "; ".join(filter(None, [origin, self.origin(layer, runs.pair)]))
+                if origin:
+                    origins.setdefault(layer.name, {})[precision] = origin
+        capacity = self.capacity(figures)
+        return CostTable(
+            name=name,
+            model=name,
+            unit=self.unit,
+            rows=(CostRow(costs=costs),),
+            figures=figures.used,
+            origins=origins,
+            notes=self.notes(profile),
+            capacity=capacity,
+        )

@@ -1,0 +1,177 @@
+"""``CostTable``: what each layer costs at each precision, and where the numbers come from."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hwbmpq.values import Layer, Precision
+
+Number = int | float
+Candidates = Sequence[Precision] | Mapping[str, Sequence[Precision]]
+"""The precisions to cost: the same for all layers, or by layer name."""
+
+
+def candidates_of(layer: Layer, precisions: Candidates) -> Sequence[Precision]:
+    """The precisions that one layer may take."""
+    return precisions[layer.name] if isinstance(precisions, Mapping) else precisions
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FigureUse:
+    """A figure that a cost rests on."""
+
+    path: str
+    """``clock.core_hz``, or the name of a constant of the cost model itself."""
+    value: float
+    unit: str
+    kind: str
+    sources: tuple[str, ...] = ()
+    note: str = ""
+
+    @property
+    def is_doubtful(self) -> bool:
+        return self.kind in ("assumed", "uncertain")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Capacity:
+    """A memory that a cost has to fit in."""
+
+    level: str
+    bits: Number
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CostRow:
+    """A sum over layers. Layers that are not in it add nothing."""
+
+    costs: Mapping[str, Mapping[Precision, Number]]
+    constant: Number = 0
+    label: str = ""
+    """What the sum is about, where a cost has several: a step of the schedule."""
+
+    def total(self, allocation: Mapping[str, Precision]) -> Number:
+        return self.constant + sum(choices[allocation[layer]] for layer, choices in self.costs.items())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CostTable:
+    """A cost: one additive row, or several that must each stay within the budget."""
+
+    name: str
+    unit: str
+    rows: tuple[CostRow, ...]
+    model: str = ""
+    figures: tuple[FigureUse, ...] = ()
+    origins: Mapping[str, Mapping[Precision, str]] = field(default_factory=dict)
+    """Where single numbers come from, if not from the formula as it stands: promoted widths, neighbours."""
+    notes: tuple[str, ...] = ()
+    capacity: Capacity | None = None
+
+    @classmethod
+    def additive(
+        cls,
+        name: str,
+        layers: Iterable[Layer],
+        precisions: Candidates,
+        cost: Callable[[Layer, Precision], Number],
+        *,
+        unit: str,
+        **fields: Any,
+    ) -> "CostTable":
+        """A table with one row, from a function of layer and precision."""
+        costs = {
+            layer.name: {precision: cost(layer, precision) for precision in candidates_of(layer, precisions)}
+            for layer in layers
+        }
+        return cls(name=name, unit=unit, rows=(CostRow(costs=costs),), **fields)
+
+    @property
+    def is_additive(self) -> bool:
+        return len(self.rows) == 1
+
+    def __getitem__(self, layer: str) -> Mapping[Precision, Number]:
+        """The costs of one layer in an additive table."""
+        if not self.is_additive:
+            raise TypeError(f"{self.name} has {len(self.rows)} rows: ask one of them")
+        return self.rows[0].costs[layer]
+
+    def total(self, allocation: Mapping[str, Precision]) -> Number:
+        """What the network costs: the sum, or the largest of the sums."""
+        return max((row.total(allocation) for row in self.rows), default=0)
+
+    def peak(self, allocation: Mapping[str, Precision]) -> CostRow:
+        """The row that decides."""
+        return max(self.rows, key=lambda row: row.total(allocation))
+
+    @property
+    def doubtful_figures(self) -> tuple[FigureUse, ...]:
+        """Assumed and uncertain figures that every number here rests on."""
+        return tuple(figure for figure in self.figures if figure.is_doubtful)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether layers have a choice of widths and none of them changes anything."""
+        all_choices = [choices for row in self.rows for choices in row.costs.values()]
+        has_choice = any(len(choices) > 1 for choices in all_choices)
+        return has_choice and all(len(set(choices.values())) <= 1 for choices in all_choices)
+
+    @property
+    def depends_on_activations(self) -> bool:
+        """Whether the activation width matters at some weight width, as far as the candidates tell."""
+        for row in self.rows:
+            for choices in row.costs.values():
+                by_weight: dict[int, set[Number]] = {}
+                for precision, value in choices.items():
+                    by_weight.setdefault(precision.weight_bits, set()).add(value)
+                if any(len(values) > 1 for values in by_weight.values()):
+                    return True
+        return False
+
+    def named(self, name: str, **changes: Any) -> "CostTable":
+        """The same under another name."""
+        return replace(self, name=name, **changes)
+
+    def scaled(self, factor: float, **changes: Any) -> "CostTable":
+        """Every number times ``factor``."""
+        rows = tuple(
+            replace(
+                row,
+                costs={
+                    layer: {precision: value * factor for precision, value in choices.items()}
+                    for layer, choices in row.costs.items()
+                },
+                constant=row.constant * factor,
+            )
+            for row in self.rows
+        )
+        return replace(self, rows=rows, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON; precisions as ``W4A8``."""
+        return {
+            "name": self.name,
+            "model": self.model,
+            "unit": self.unit,
+            "notes": list(self.notes),
+            "capacity": None if self.capacity is None else {"level": self.capacity.level, "bits": self.capacity.bits},
+            "figures": [
+                {
+                    "path": use.path,
+                    "value": use.value,
+                    "unit": use.unit,
+                    "kind": use.kind,
+                    "sources": list(use.sources),
+                    "note": use.note,
+                }
+                for use in self.figures
+            ],
+            "rows": [
+                {"label": row.label, "constant": row.constant, "costs": _by_text(row.costs)} for row in self.rows
+            ],
+            "origins": _by_text(self.origins),
+        }
+
+
+def _by_text(table: Mapping[str, Mapping[Precision, Any]]) -> dict[str, dict[str, Any]]:
+    return {layer: {str(p): value for p, value in choices.items()} for layer, choices in table.items()}
