@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.markup import escape
 
 import hwbmpq
-from hwbmpq.cli.commands import inspect
+from hwbmpq.cli.commands import costs, inspect, targets
 from hwbmpq.errors import HwbmpqError
 
 USER_ERROR = 2
 INTERRUPTED = 130
-_COMMANDS = (inspect,)
+_COMMANDS = (inspect, targets, costs)
 
 _DESCRIPTION = """\
 Hardware-aware mixed-precision quantization for PyTorch.
@@ -26,6 +26,8 @@ _EPILOG = """\
 examples:
   hwbmpq inspect --model timm:resnet18
   hwbmpq inspect --model file:net.py:make_net --input 3x96x96 --json
+  hwbmpq targets list
+  hwbmpq targets show jetson_nano --model timm:resnet18
 
 'hwbmpq COMMAND --help' explains each command."""
 

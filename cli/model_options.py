@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from hwbmpq.models import LoadedModel
 
 
-def add_model_options(parser: argparse.ArgumentParser) -> None:
+def add_model_options(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     group = parser.add_argument_group("network")
     group.add_argument(
         "--model",
-        required=True,
+        required=required,
         metavar="SPEC",
         help="timm:NAME, torchvision:NAME, hwbmpq:NAME (resnet8, resnet20, resnet56, each also as NAME_b with "
         "1x1 shortcuts; resnet18, vgg16), file:PATH.py:FACTORY (your code: a function that returns a "

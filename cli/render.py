@@ -31,11 +31,11 @@ class OutputConsole(Console):
 
 def print_graph(console: Console, graph: "LayerGraph", *, title: str, all_rows: bool = False) -> None:
     """The layers, ties and coverage of a network."""
-    shown = list(graph.layers) if all_rows else _largest(graph.layers)
+    shown = list(graph.layers) if all_rows else largest_layers(graph.layers)
     console.print(_layer_table(graph, shown, title, width=console.width))
     hidden = len(graph) - len(shown)
     if hidden:
-        share = 1 - _ratio(sum(layer.parameters for layer in shown), graph.weights)
+        share = 1 - ratio(sum(layer.parameters for layer in shown), graph.weights)
         console.print(
             f"{hidden} smaller layers with {share:.1%} of the weights are not shown; --all lists them"
         )
@@ -69,18 +69,19 @@ def shorten(name: str, width: int) -> str:
     return f"{name[:head]}…{name[len(name) - (width - 1 - head) :]}"
 
 
-def _largest(layers: Sequence[Layer]) -> list[Layer]:
+def largest_layers(layers: Sequence[Layer]) -> list[Layer]:
     if len(layers) <= _MOST_ROWS:
         return list(layers)
     names = {layer.name for layer in sorted(layers, key=lambda layer: -layer.parameters)[:_MOST_ROWS]}
     return [layer for layer in layers if layer.name in names]
 
 
-def _ratio(part: int, whole: int) -> float:
+def ratio(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def _table(title: str) -> Table:
+def plain_table(title: str) -> Table:
+    """The look of all our tables."""
     return Table(
         title=escape(title),
         title_justify="left",
@@ -98,7 +99,7 @@ def _layer_table(graph: "LayerGraph", shown: Sequence[Layer], title: str, *, wid
     others = 94 if is_wide else 48 + 2 * (bar_width + 1)  # what the other columns take
     most_weights = max(layer.parameters for layer in graph)
     most_macs = max(layer.macs for layer in graph)
-    table = _table(title)
+    table = plain_table(title)
     table.add_column("layer", no_wrap=True)
     table.add_column("kind", no_wrap=True)
     if is_wide:
@@ -124,8 +125,8 @@ def _layer_table(graph: "LayerGraph", shown: Sequence[Layer], title: str, *, wid
 
 def _share(part: int, whole: int, largest: int, bar_width: int) -> str:
     """Percentage of the whole, and a bar that is full for the largest part."""
-    share = f"{_ratio(part, whole):5.1%}"
-    return f"{share} {bar(_ratio(part, largest), bar_width)}" if bar_width else share
+    share = f"{ratio(part, whole):5.1%}"
+    return f"{share} {bar(ratio(part, largest), bar_width)}" if bar_width else share
 
 
 def _kind(layer: Layer) -> str:
@@ -147,14 +148,14 @@ def _shape(shape: Iterable[int]) -> str:
 def _totals(graph: "LayerGraph") -> str:
     return (
         f"[bold]{len(graph)} layer{'s' if len(graph) != 1 else ''}[/], [bold]{graph.weights:,} weights[/] "
-        f"({_ratio(graph.weights, graph.parameters):.2%} of {graph.parameters:,} parameters), "
-        f"[bold]{graph.layer_macs:,} MACs[/] ({_ratio(graph.layer_macs, graph.macs):.2%} of all), "
+        f"({ratio(graph.weights, graph.parameters):.2%} of {graph.parameters:,} parameters), "
+        f"[bold]{graph.layer_macs:,} MACs[/] ({ratio(graph.layer_macs, graph.macs):.2%} of all), "
         f"traced by {graph.traced_by}" + "".join(f"\n[dim]not by {escape(note)}[/]" for note in graph.notes)
     )
 
 
 def _tie_table(ties: Iterable[TieGroup]) -> Table:
-    table = _table("Layers that share a width")
+    table = plain_table("Layers that share a width")
     table.add_column("layers", overflow="fold")
     table.add_column("why", overflow="fold")
     for group in ties:
@@ -178,7 +179,7 @@ def _coverage_table(graph: "LayerGraph") -> Table:
     by_reason: dict[str, list[Uncovered]] = defaultdict(list)
     for entry in graph.uncovered:
         by_reason[entry.reason].append(entry)
-    table = _table("Left in float")
+    table = plain_table("Left in float")
     table.add_column("what", no_wrap=True)
     table.add_column("places", justify="right")
     table.add_column("parameters", justify="right", no_wrap=True)
@@ -193,9 +194,9 @@ def _coverage_table(graph: "LayerGraph") -> Table:
             reason,
             str(len(entries)),
             f"{parameters:,}",
-            f"{_ratio(parameters, graph.parameters):.2%}",
+            f"{ratio(parameters, graph.parameters):.2%}",
             compact(macs),
-            f"{_ratio(macs, graph.macs):.2%}",
+            f"{ratio(macs, graph.macs):.2%}",
             EXPLANATIONS[reason],
         )
     return table

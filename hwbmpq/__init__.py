@@ -17,20 +17,29 @@ if not (_HERE / "cli").is_dir():
 __version__ = "0.1.0.dev0"
 
 if _TYPE_CHECKING:
+    from hwbmpq import costs as costs
     from hwbmpq import graph as graph
+    from hwbmpq import hardware as hardware
     from hwbmpq import models as models
     from hwbmpq import quant as quant
+    from hwbmpq.costs import CostModel as CostModel
+    from hwbmpq.costs import CostTable as CostTable
     from hwbmpq.errors import HwbmpqError as HwbmpqError
     from hwbmpq.graph import LayerGraph as LayerGraph
     from hwbmpq.graph import describe as describe
+    from hwbmpq.hardware import HardwareProfile as HardwareProfile
+    from hwbmpq.hardware import load_profile as load_profile
     from hwbmpq.host_memory import keep_freed_memory as keep_freed_memory
     from hwbmpq.values import Layer as Layer
     from hwbmpq.values import Precision as Precision
     from hwbmpq.values import TieGroup as TieGroup
     from hwbmpq.values import Uncovered as Uncovered
 
-_SUBMODULES = frozenset({"graph", "models", "quant"})
+_SUBMODULES = frozenset({"costs", "graph", "hardware", "models", "quant"})
 _HOME_OF = {
+    "CostModel": "hwbmpq.costs",
+    "CostTable": "hwbmpq.costs",
+    "HardwareProfile": "hwbmpq.hardware",
     "HwbmpqError": "hwbmpq.errors",
     "Layer": "hwbmpq.values",
     "LayerGraph": "hwbmpq.graph",
@@ -39,6 +48,7 @@ _HOME_OF = {
     "Uncovered": "hwbmpq.values",
     "describe": "hwbmpq.graph",
     "keep_freed_memory": "hwbmpq.host_memory",
+    "load_profile": "hwbmpq.hardware",
 }
 __all__ = sorted([*_SUBMODULES, *_HOME_OF, "__version__"])
 

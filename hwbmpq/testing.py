@@ -1,10 +1,15 @@
-"""Slow, obvious references: the paper's formulas written out, one number at a time, in float64.
+"""Slow, obvious references (the paper's formulas written out, one number at a time, in float64), and layers to
+try a cost model on.
 
 For tests, ours and those of plug-ins; nothing in hwbmpq imports this module.
 """
 
 import math
 from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from hwbmpq.values import Layer
 
 
 def reference_weights(weights: Sequence[float], bits: int) -> tuple[list[float], float]:
@@ -41,3 +46,54 @@ def reference_pact_gradients(value: float, alpha: float, *, signed: bool) -> tup
         inside = abs(value) < alpha
         return float(inside), 0.0 if inside else math.copysign(1.0, value)
     return float(0 <= value < alpha), float(value >= alpha)
+
+
+def conv_layer(
+    in_channels: int,
+    out_channels: int,
+    *,
+    size: int,
+    kernel_size: int = 3,
+    stride: int = 1,
+    groups: int = 1,
+    name: str = "conv",
+    **fields: Any,
+) -> Layer:
+    """A 2-D convolution that keeps the image size (divided by its stride), to try a cost model on."""
+    weight_shape = (out_channels, in_channels // groups, kernel_size, kernel_size)
+    output_shape = (1, out_channels, size // stride, size // stride)
+    return Layer(
+        name=name,
+        kind="conv2d",
+        weight_shape=weight_shape,
+        parameters=fields.pop("parameters", prod(weight_shape)),
+        bias_parameters=fields.pop("bias_parameters", 0),
+        macs=fields.pop("macs", prod(weight_shape[1:]) * prod(output_shape)),
+        input_shape=(1, in_channels, size, size),
+        output_shape=output_shape,
+        in_channels=in_channels,
+        out_channels=out_channels,
+        kernel_size=(kernel_size, kernel_size),
+        stride=(stride, stride),
+        groups=groups,
+        **fields,
+    )
+
+
+def linear_layer(
+    in_channels: int, out_channels: int, *, tokens: int = 1, name: str = "linear", **fields: Any
+) -> Layer:
+    """A linear layer over ``tokens`` positions, to try a cost model on."""
+    return Layer(
+        name=name,
+        kind="linear",
+        weight_shape=(out_channels, in_channels),
+        parameters=fields.pop("parameters", in_channels * out_channels),
+        bias_parameters=fields.pop("bias_parameters", 0),
+        macs=fields.pop("macs", in_channels * out_channels * tokens),
+        input_shape=(1, tokens, in_channels),
+        output_shape=(1, tokens, out_channels),
+        in_channels=in_channels,
+        out_channels=out_channels,
+        **fields,
+    )

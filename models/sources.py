@@ -33,6 +33,11 @@ class LoadedModel:
     network: nn.Module
     input_size: tuple[int, ...]
 
+    @property
+    def title(self) -> str:
+        """``timm:resnet18 at 3x224x224``."""
+        return f"{self.spec} at {'x'.join(map(str, self.input_size))}"
+
     def example_input(self) -> torch.Tensor:
         """One random sample of the right size, on the network's device."""
         device = next((p.device for p in self.network.parameters()), torch.device("cpu"))

@@ -19,16 +19,14 @@ FOLDERS = {
 
 OPEN_TO_ALL = {"errors", "values"}
 MAY_IMPORT = {
-    "__init__": {
-        "graph",
-        "host_memory",
-        "models",
-        "quant",
-    },  # for type checkers only: names resolve on first use
+    # For type checkers only: names resolve on first use.
+    "__init__": {"costs", "graph", "hardware", "host_memory", "models", "quant"},
     "__main__": {"cli"},
-    "cli": {"cli", "", "graph", "models"},  # graph and models for type checkers only
+    "cli": {"cli", "", "costs", "graph", "hardware", "models"},  # all but cli for type checkers only
+    "costs": {"costs", "hardware"},
     "errors": set(),
     "graph": {"graph", "quant"},
+    "hardware": {"hardware"},
     "hardware_profiles": set(),
     "host_memory": set(),
     "models": {"models", "torchvision_import"},
@@ -37,8 +35,24 @@ MAY_IMPORT = {
     "torchvision_import": set(),
     "values": set(),
 }
-HOME_OF = {"rich": {"cli"}, "timm": set(), "safetensors": {"models"}}
-WITHOUT_TORCH = {"host_memory", "values", "errors", "cli", "testing", "__init__", "__main__"}
+HOME_OF = {
+    "pydantic": {"hardware", "costs"},
+    "rich": {"cli"},
+    "safetensors": {"models"},
+    "timm": set(),
+    "yaml": {"hardware"},
+}
+WITHOUT_TORCH = {
+    "__init__",
+    "__main__",
+    "cli",
+    "costs",
+    "errors",
+    "hardware",
+    "host_memory",
+    "testing",
+    "values",
+}
 
 
 def python_files() -> list[tuple[str, Path]]:

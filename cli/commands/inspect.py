@@ -41,5 +41,4 @@ def run(args: argparse.Namespace) -> None:
         content = {"model": model.spec, "input_size": list(model.input_size), **graph.to_dict()}
         print(json.dumps(content, indent=2))
     else:
-        size = "x".join(map(str, model.input_size))
-        print_graph(OutputConsole(), graph, title=f"{model.spec} at {size}", all_rows=args.all)
+        print_graph(OutputConsole(), graph, title=model.title, all_rows=args.all)

@@ -1,8 +1,11 @@
 """Cost models, the paper's Φ: what a layer costs at each width on a device."""
 
+from hwbmpq.costs.check import check_cost_models as check_cost_models
 from hwbmpq.costs.figures import FigureLog as FigureLog
 from hwbmpq.costs.model import CostModel as CostModel
 from hwbmpq.costs.model import LayerwiseCost as LayerwiseCost
+from hwbmpq.costs.network import NetworkCosts as NetworkCosts
+from hwbmpq.costs.network import tabulate as tabulate
 from hwbmpq.costs.registry import CostModelError as CostModelError
 from hwbmpq.costs.registry import Registration as Registration
 from hwbmpq.costs.registry import cost_models as cost_models

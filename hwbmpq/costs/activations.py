@@ -11,7 +11,7 @@ from hwbmpq.costs.figures import FigureLog
 from hwbmpq.costs.registry import register
 from hwbmpq.costs.table import Candidates, Capacity, CostRow, CostTable, Number, candidates_of
 from hwbmpq.errors import UnsupportedLayerError
-from hwbmpq.hardware.schema import HardwareProfile
+from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.widths import WidthFinder, op_of
 from hwbmpq.values import FLOAT_BITS, Layer, Precision, Schedule, StoredTensor
 
@@ -24,7 +24,7 @@ Widths = dict[str, dict[Precision, int]]
 
 
 class _ActivationCost(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     unit: ClassVar[str] = "bit"
     needs: ClassVar[tuple[str, ...]] = ("memory that holds activations: size_bytes (with level)",)
     level: str | None = None
@@ -94,7 +94,7 @@ class ActivationMemory(_ActivationCost):
             for key, row in found:
                 if key not in rows or rows[key].constant < row.constant:
                     rows[key] = row
-        notes = ()
+        notes: tuple[str, ...] = ()
         if at_widest:
             notes = (
                 f"in {at_widest} of {len(schedule.steps)} steps some tensors with several readers count at their "
@@ -147,7 +147,7 @@ def _step_rows(
         else:
             constant += tensor.elements * max(max(widths[reader].values()) for reader in tensor.readers)
             is_capped = True
-    rows = []
+    rows: list[tuple[tuple[object, ...], CostRow]] = []
     for deciders in itertools.product(*(readers for _, readers in choices)):
         elements: dict[str, int] = {}
         for (count, _), reader in zip(choices, deciders, strict=True):

@@ -10,7 +10,7 @@ from hwbmpq.costs.registry import register
 from hwbmpq.costs.table import Number
 from hwbmpq.errors import UnsupportedPrecisionError
 from hwbmpq.hardware.formats import WidthPair
-from hwbmpq.hardware.schema import HardwareProfile
+from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.values import Layer
 
 
@@ -49,7 +49,9 @@ class BitSerial(_ArrayLatency):
         def cost(layer: Layer, pair: WidthPair) -> Number:
             _integers_only(layer, pair, "bit_serial", widest=64)
             gemm = as_gemm(layer)
-            tiles = divide_up(gemm.rows, rows) * divide_up(gemm.columns, columns) * divide_up(gemm.depth, depth)
+            tiles = (
+                divide_up(gemm.rows, rows) * divide_up(gemm.columns, columns) * divide_up(gemm.depth, depth)
+            )
             return gemm.groups * tiles * pair.weight.bits * pair.activation.bits * repeats(layer)
 
         return cost

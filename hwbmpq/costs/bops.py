@@ -5,7 +5,7 @@ from typing import ClassVar
 from hwbmpq.costs.figures import FigureLog
 from hwbmpq.costs.model import LayerCost, LayerwiseCost
 from hwbmpq.costs.registry import register
-from hwbmpq.hardware.schema import HardwareProfile
+from hwbmpq.hardware.profile import HardwareProfile
 
 
 @register("bops")

@@ -15,7 +15,7 @@ from hwbmpq.costs.registry import get_cost_model, register
 from hwbmpq.costs.table import Candidates, CostTable, FigureUse, Number
 from hwbmpq.errors import UnsupportedPrecisionError
 from hwbmpq.hardware.formats import WidthPair
-from hwbmpq.hardware.schema import HardwareProfile
+from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.widths import op_of
 from hwbmpq.values import Layer
 
@@ -171,7 +171,10 @@ class PowerTime(LayerwiseCost):
 
     unit: ClassVar[str] = "uJ"
     formula: ClassVar[str] = "power * latency"
-    needs: ClassVar[tuple[str, ...]] = ("power.active_w (or budget_w with upper_bound)", "cost_models.latency")
+    needs: ClassVar[tuple[str, ...]] = (
+        "power.active_w (or budget_w with upper_bound)",
+        "cost_models.latency",
+    )
     kind: Literal["active", "upper_bound"] = "active"
     """``active``: the power while computing. ``upper_bound``: all that the board may draw."""
 

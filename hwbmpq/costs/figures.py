@@ -3,7 +3,8 @@
 from hwbmpq.costs.table import FigureUse
 from hwbmpq.errors import MissingFigureError
 from hwbmpq.hardware.formats import WidthPair
-from hwbmpq.hardware.schema import Figure, HardwareProfile, MemoryLevel, Row
+from hwbmpq.hardware.profile import HardwareProfile
+from hwbmpq.hardware.schema import Figure, MemoryLevel, Row
 
 _ROW_FIGURES = ("macs_per_cycle", "macs_per_s", "pj_per_mac")
 _UNITS = {
@@ -67,7 +68,9 @@ class FigureLog:
     def row(self, block: str, op: str, kernel_size: tuple[int, ...], pair: WidthPair) -> tuple[str, float]:
         """The field and the figure of the best matching row of ``compute.table`` or ``energy.table``."""
         rows = getattr(self.profile, block).table
-        matches = [(_specificity(row), -index) for index, row in enumerate(rows) if _fits(row, op, kernel_size, pair)]
+        matches = [
+            (_specificity(row), -index) for index, row in enumerate(rows) if _fits(row, op, kernel_size, pair)
+        ]
         if not matches:
             kernel = f" {'x'.join(map(str, kernel_size))}" if kernel_size else ""
             raise self.missing(f"{block}.table row for {op}{kernel} at {pair}")
@@ -105,4 +108,10 @@ def _fits(row: Row, op: str, kernel_size: tuple[int, ...], pair: WidthPair) -> b
 
 def _specificity(row: Row) -> tuple[bool, ...]:
     """A row that names more wins; the operation counts most."""
-    return ("*" not in row.op, row.kernel_size is not None, row.w is not None, row.a is not None, row.compute is not None)
+    return (
+        "*" not in row.op,
+        row.kernel_size is not None,
+        row.w is not None,
+        row.a is not None,
+        row.compute is not None,
+    )

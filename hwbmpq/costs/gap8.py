@@ -8,7 +8,7 @@ from hwbmpq.costs.latency import MS_PER_SECOND
 from hwbmpq.costs.model import LayerCost, LayerwiseCost
 from hwbmpq.costs.registry import register
 from hwbmpq.costs.table import Number
-from hwbmpq.hardware.schema import HardwareProfile
+from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.values import Layer
 
 
@@ -37,7 +37,12 @@ class Gap8(LayerwiseCost):
 def gap8_cycles(layer: Layer) -> Number:
     """Cycles by PLiNIO's gap8_latency.py (Apache-2.0, github.com/eml-eda/plinio, 3d6b5e0)."""
     if layer.kind == "linear":
-        return divide_up(layer.in_channels, 2) * divide_up(layer.out_channels, 4) * positions(layer) * repeats(layer)
+        return (
+            divide_up(layer.in_channels, 2)
+            * divide_up(layer.out_channels, 4)
+            * positions(layer)
+            * repeats(layer)
+        )
     window = as_window(layer, "gap8")
     if layer.is_depthwise:
         pixels = window.height * window.width * window.kernel_positions

@@ -55,12 +55,16 @@ def as_window(layer: Layer, cost_model: str) -> Window:
     if layer.kind == "linear":
         return Window(height=positions(layer), width=1, kernel_height=1, kernel_width=1)
     if layer.kind == "conv1d":
-        return Window(height=1, width=layer.output_shape[-1], kernel_height=1, kernel_width=layer.kernel_size[0])
+        return Window(
+            height=1, width=layer.output_shape[-1], kernel_height=1, kernel_width=layer.kernel_size[0]
+        )
     if layer.kind == "conv2d":
         height, width = layer.output_shape[-2:]
         kernel_height, kernel_width = layer.kernel_size
         return Window(height=height, width=width, kernel_height=kernel_height, kernel_width=kernel_width)
-    raise UnsupportedLayerError(f"layer {layer.name!r}: the cost model {cost_model!r} has no formula for {layer.kind}")
+    raise UnsupportedLayerError(
+        f"layer {layer.name!r}: the cost model {cost_model!r} has no formula for {layer.kind}"
+    )
 
 
 def repeats(layer: Layer) -> Number:

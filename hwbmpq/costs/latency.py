@@ -8,7 +8,8 @@ from hwbmpq.costs.model import LayerCost, LayerwiseCost
 from hwbmpq.costs.registry import register
 from hwbmpq.costs.table import Number
 from hwbmpq.hardware.formats import WidthPair
-from hwbmpq.hardware.schema import HardwareProfile, MemoryLevel
+from hwbmpq.hardware.profile import HardwareProfile
+from hwbmpq.hardware.schema import MemoryLevel
 from hwbmpq.hardware.widths import op_of
 from hwbmpq.values import Layer
 

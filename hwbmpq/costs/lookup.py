@@ -13,7 +13,8 @@ from hwbmpq.costs.table import Candidates, CostRow, CostTable, FigureUse, Number
 from hwbmpq.errors import UnsupportedLayerError
 from hwbmpq.hardware.formats import WidthPair, parse_format
 from hwbmpq.hardware.lookup_table import Entry, KeyValue, LookupTable
-from hwbmpq.hardware.schema import HardwareProfile, LookupTableRef
+from hwbmpq.hardware.profile import HardwareProfile
+from hwbmpq.hardware.schema import LookupTableRef
 from hwbmpq.hardware.widths import WidthFinder, op_of
 from hwbmpq.values import Layer, Precision
 
@@ -29,7 +30,7 @@ class LookupTableCost(BaseModel):
     weights are unpacked (``compute``) is timed as what it is unpacked to if it has no entry of its own.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     unit: ClassVar[str] = "ms or uJ"
     formula: ClassVar[str] = "the entry for op, channels, kernel, stride, groups, output size, w and a"
     needs: ClassVar[tuple[str, ...]] = ("lookup_tables", "clock.core_hz (for a table in cycles)")
@@ -50,10 +51,22 @@ class LookupTableCost(BaseModel):
         finder = WidthFinder(profile)
         costs: dict[str, dict[Precision, Number]] = {}
         origins: dict[str, dict[Precision, str]] = {}
+        seen: dict[tuple[object, ...], tuple[float, str]] = {}  # networks repeat their layers
         for layer in layers:
             for precision in candidates_of(layer, precisions):
                 runs = finder.execution(op_of(layer), precision)
-                value, origin = _look_up(table, layer, runs.pair, miss)
+                shape = (
+                    layer.kind,
+                    layer.weight_shape,
+                    layer.input_shape,
+                    layer.output_shape,
+                    layer.stride,
+                    layer.groups,
+                )
+                key = (*shape, layer.macs, layer.calls, runs.pair)
+                if key not in seen:
+                    seen[key] = _look_up(table, layer, runs.pair, miss)
+                value, origin = seen[key]
                 costs.setdefault(layer.name, {})[precision] = value * factor * repeats(layer)
                 if runs.is_promoted:
                     origin = f"runs as {runs.pair.precision}; {origin}"
@@ -140,7 +153,8 @@ def _look_up(table: LookupTable, layer: Layer, pair: WidthPair, miss: Miss) -> t
     if miss != "error":
         advice = "the table has no entry of this operation, kernel, groups and widths at all"
     raise UnsupportedLayerError(
-        f"layer {layer.name!r} is not in the lookup table of {table.device}: {table.shown(keys[0])}", hint=advice
+        f"layer {layer.name!r} is not in the lookup table of {table.device}: {table.shown(keys[0])}",
+        hint=advice,
     )
 
 

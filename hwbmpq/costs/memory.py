@@ -20,7 +20,9 @@ class WeightMemory(LayerwiseCost):
     """
 
     unit: ClassVar[str] = "bit"
-    formula: ClassVar[str] = "weights * weight_bits [+ scales * 32] [+ biases * bias_bits] [padded to simd_channels]"
+    formula: ClassVar[str] = (
+        "weights * weight_bits [+ scales * 32] [+ biases * bias_bits] [padded to simd_channels]"
+    )
     needs: ClassVar[tuple[str, ...]] = (
         "precisions.bias_bits (with biases)",
         "precisions.simd_channels (with padding)",

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 from hwbmpq.costs.figures import FigureLog
 from hwbmpq.costs.table import Candidates, Capacity, CostRow, CostTable, Number, candidates_of
 from hwbmpq.hardware.formats import WidthPair
-from hwbmpq.hardware.schema import HardwareProfile
+from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.widths import WidthFinder, op_of
 from hwbmpq.values import Layer, Precision
 
@@ -36,7 +36,7 @@ class LayerwiseCost(BaseModel):
     Its fields are its options: a profile sets them beside ``model`` in ``cost_models``.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     unit: ClassVar[str] = ""
     formula: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()

@@ -11,7 +11,7 @@ from hwbmpq.costs.registry import register
 from hwbmpq.costs.table import Number
 from hwbmpq.errors import UnsupportedLayerError, UnsupportedPrecisionError
 from hwbmpq.hardware.formats import WidthPair
-from hwbmpq.hardware.schema import HardwareProfile
+from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.values import Layer
 
 # PLiNIO's ne16_latency.py (Apache-2.0, github.com/eml-eda/plinio, 3d6b5e0), checked against its integers.

@@ -8,12 +8,13 @@ from pydantic import BaseModel, ConfigDict
 from hwbmpq.costs.figures import FigureLog
 from hwbmpq.costs.registry import get_cost_model, register
 from hwbmpq.costs.table import Candidates, Capacity, CostTable
-from hwbmpq.hardware.schema import CostChoice, HardwareProfile
+from hwbmpq.hardware.profile import HardwareProfile
+from hwbmpq.hardware.schema import CostChoice
 from hwbmpq.values import Layer
 
 
 class _Quantity(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     unit: ClassVar[str] = ""
     quantity: ClassVar[str] = ""
     fallback: ClassVar[CostChoice | None] = None
@@ -24,7 +25,8 @@ class _Quantity(BaseModel):
         choice = profile.cost_models.get(self.quantity, self.fallback)
         if choice is None:
             raise FigureLog(profile, self.quantity).missing(
-                f"cost_models.{self.quantity}", hint=f"say which model answers: `{self.quantity}: {{model: …}}`"
+                f"cost_models.{self.quantity}",
+                hint=f"say which model answers: `{self.quantity}: {{model: …}}`",
             )
         table = get_cost_model(choice.model, **choice.options).tabulate(layers, profile, precisions)
         return table.named(self.quantity)
@@ -64,7 +66,7 @@ class Memory(_Quantity):
 class _Role(BaseModel):
     """A cost bound to the memory that holds something."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     unit: ClassVar[str] = "bit"
     role: ClassVar[str] = ""
     cost: ClassVar[str] = ""

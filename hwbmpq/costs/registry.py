@@ -13,7 +13,18 @@ from hwbmpq.costs.model import CostModel
 from hwbmpq.errors import HwbmpqError, UnknownNameError
 
 ENTRY_POINT_GROUP = "hwbmpq.cost_models"
-_OURS = ("memory", "activations", "bops", "energy", "latency", "lookup", "arrays", "ne16", "gap8", "quantities")
+_OURS = (
+    "memory",
+    "activations",
+    "bops",
+    "energy",
+    "latency",
+    "lookup",
+    "arrays",
+    "ne16",
+    "gap8",
+    "quantities",
+)
 
 M = TypeVar("M", bound=type)
 
@@ -44,10 +55,14 @@ def register(name: str) -> Callable[[M], M]:
         if name in _MODELS:
             raise CostModelError(f"cost model {name!r} is already registered by {_MODELS[name].provider}")
         if not callable(getattr(model, "tabulate", None)):
-            raise CostModelError(f"cost model {name!r}: {model.__name__} has no method tabulate(layers, profile, precisions)")
+            raise CostModelError(
+                f"cost model {name!r}: {model.__name__} has no method tabulate(layers, profile, precisions)"
+            )
         model.registered_name = name  # type: ignore[attr-defined]
         provider = "hwbmpq" if model.__module__.startswith("hwbmpq.costs.") else model.__module__
-        _MODELS[name] = Registration(name=name, model=cast(Callable[..., CostModel], model), provider=provider)
+        _MODELS[name] = Registration(
+            name=name, model=cast(Callable[..., CostModel], model), provider=provider
+        )
         return model
 
     return add
@@ -67,7 +82,9 @@ def get_cost_model(name: str, **options: Any) -> CostModel:
         raise UnknownNameError("cost model", name, known, hint="`hwbmpq costs list` shows them all")
     registration = known[name]
     if registration.model is None:
-        raise CostModelError(f"cost model {name!r} of {registration.provider} cannot be loaded: {registration.error}")
+        raise CostModelError(
+            f"cost model {name!r} of {registration.provider} cannot be loaded: {registration.error}"
+        )
     try:
         return registration.model(**options)
     except ValidationError as error:

@@ -154,7 +154,9 @@ class CostTable:
             "model": self.model,
             "unit": self.unit,
             "notes": list(self.notes),
-            "capacity": None if self.capacity is None else {"level": self.capacity.level, "bits": self.capacity.bits},
+            "capacity": None
+            if self.capacity is None
+            else {"level": self.capacity.level, "bits": self.capacity.bits},
             "figures": [
                 {
                     "path": use.path,
@@ -167,7 +169,8 @@ class CostTable:
                 for use in self.figures
             ],
             "rows": [
-                {"label": row.label, "constant": row.constant, "costs": _by_text(row.costs)} for row in self.rows
+                {"label": row.label, "constant": row.constant, "costs": _by_text(row.costs)}
+                for row in self.rows
             ],
             "origins": _by_text(self.origins),
         }

@@ -2,12 +2,23 @@
 
 from hwbmpq.hardware.formats import NumberFormat as NumberFormat
 from hwbmpq.hardware.formats import WidthPair as WidthPair
+from hwbmpq.hardware.json_schema import profile_json_schema as profile_json_schema
 from hwbmpq.hardware.load import check_profile as check_profile
 from hwbmpq.hardware.load import list_profiles as list_profiles
 from hwbmpq.hardware.load import load_profile as load_profile
 from hwbmpq.hardware.load import search_folders as search_folders
+from hwbmpq.hardware.load import shipped_folder as shipped_folder
 from hwbmpq.hardware.lookup_table import LookupTable as LookupTable
 from hwbmpq.hardware.problems import Problem as Problem
 from hwbmpq.hardware.problems import ProfileError as ProfileError
+from hwbmpq.hardware.profile import HardwareProfile as HardwareProfile
 from hwbmpq.hardware.schema import Figure as Figure
-from hwbmpq.hardware.schema import HardwareProfile as HardwareProfile
+from hwbmpq.hardware.template import QUESTIONS as QUESTIONS
+from hwbmpq.hardware.template import new_profile as new_profile
+from hwbmpq.hardware.template import profile_based_on as profile_based_on
+from hwbmpq.hardware.units import format_quantity as format_quantity
+from hwbmpq.hardware.widths import candidates as candidates
+from hwbmpq.hardware.widths import end_precision as end_precision
+from hwbmpq.hardware.widths import layer_candidates as layer_candidates
+from hwbmpq.hardware.widths import uniform as uniform
+from hwbmpq.hardware.widths import weight_widths as weight_widths

@@ -1,7 +1,7 @@
 """From a canonical tree to a ``HardwareProfile``: types, then what types cannot say."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -9,7 +9,8 @@ from pydantic import BaseModel, ValidationError
 from hwbmpq.hardware.document import Node
 from hwbmpq.hardware.normalise import BLANK, block_of, short_keys
 from hwbmpq.hardware.problems import Place, Problem, unknown_key
-from hwbmpq.hardware.schema import Figure, HardwareProfile
+from hwbmpq.hardware.profile import SCHEMA_ID, HardwareProfile
+from hwbmpq.hardware.schema import Figure
 from hwbmpq.hardware.units import shown
 
 Location = tuple[str | int, ...]
@@ -17,7 +18,7 @@ Location = tuple[str | int, ...]
 
 def validate(root: Node, problems: list[Problem]) -> HardwareProfile | None:
     """The profile, or None with every problem added to ``problems``."""
-    blanks = {place for place in _blanks(root)}
+    blanks = set(_blanks(root))
     problems += [
         Problem(place=node.place, field=".".join(map(str, path)), message="still to be filled in")
         for path, node in _walk(root, ())
@@ -26,17 +27,57 @@ def validate(root: Node, problems: list[Problem]) -> HardwareProfile | None:
     try:
         profile = HardwareProfile.model_validate(_without_nulls(root).plain())
     except ValidationError as error:
-        for item in error.errors(include_url=False):
-            problem = _problem(root, item)
-            if problem.place not in blanks:
-                problems.append(problem)
+        found = [_problem(root, item) for item in error.errors(include_url=False)]
+        problems += [problem for problem in found if problem.place not in blanks]
+        problems += _despite(root, error)
         return None
-    found = list(_inconsistencies(profile))
-    problems += [
+    found = _placed(root, _inconsistencies(profile))
+    problems += found
+    return None if found or blanks else profile
+
+
+def _placed(root: Node, found: Iterable[tuple[Location, str]]) -> list[Problem]:
+    return [
         Problem(place=root.find(*path).place, field=".".join(map(str, path)), message=message)
         for path, message in found
     ]
-    return None if found or blanks else profile
+
+
+_STAND_INS = {"schema": SCHEMA_ID, "name": "profile", "title": "profile", "class": "abstract"}
+
+
+def _despite(root: Node, error: ValidationError) -> list[Problem]:
+    """What is wrong besides: the checks of origins and names on what is left without the wrong entries."""
+    data = _without_nulls(root).plain()
+    for item in error.errors(include_url=False):
+        _remove(data, item["loc"])
+    for key, value in _STAND_INS.items():
+        data.setdefault(key, value)
+    try:
+        profile = HardwareProfile.model_validate(data)
+    except ValidationError:
+        return []
+    found = list(_repeated(profile))
+    if not any(item["loc"][:1] == ("sources",) for item in error.errors(include_url=False)):
+        # A figure whose kind was wrong has been told so already.
+        found += [
+            (path, message) for path, message in _origins(profile) if "kind" not in root.find(*path).mapping
+        ]
+    return _placed(root, found)
+
+
+def _remove(data: Any, path: Location) -> None:
+    """Take the entry at ``path``, or the nearest one above it, out of its mapping."""
+    owner, name = data, path[0]
+    for step in path:
+        if isinstance(data, dict) and step in data:
+            owner, name, data = data, step, data[step]
+        elif isinstance(data, list) and isinstance(step, int) and step < len(data):
+            data = data[step]
+        else:
+            break
+    if isinstance(owner, dict):
+        owner.pop(name, None)
 
 
 def _walk(node: Node, path: Location) -> Iterator[tuple[Location, Node]]:
@@ -168,17 +209,20 @@ def _widths(profile: HardwareProfile) -> Iterator[tuple[Location, str]]:
     pairs = profile.pairs
     if not pairs and not profile.abstract:
         yield ("precisions",), "no widths: list `weights` and `activations`, or `pairs`"
-    for index, pair in enumerate(precisions.pairs or ()):
+    for index, spoken in enumerate(precisions.pairs or ()):
         for name, listed in (("w", precisions.weights), ("a", precisions.activations)):
-            if listed and getattr(pair, name) not in listed:
-                where = "weights" if name == "w" else "activations"
-                yield ("precisions", "pairs", index, name), f"{getattr(pair, name)} is not in `{where}`"
+            if listed and getattr(spoken, name) not in listed:
+                block = "weights" if name == "w" else "activations"
+                yield ("precisions", "pairs", index, name), f"{getattr(spoken, name)} is not in `{block}`"
     seen: set[tuple[object, str]] = set()
     for index, pair in enumerate(pairs):
         for op in pair.ops or ("*",):
             if (pair.precision, op) in seen:
-                where = ("precisions", "pairs", index) if precisions.pairs else ("precisions",)
-                yield where, f"a second pair with the widths {pair.precision}: costs could not tell them apart"
+                where: Location = ("precisions", "pairs", index) if precisions.pairs else ("precisions",)
+                yield (
+                    where,
+                    f"a second pair with the widths {pair.precision}: costs could not tell them apart",
+                )
             seen.add((pair.precision, op))
     widths = {bits for pair in pairs for bits in (pair.weight.bits, pair.activation.bits)}
     for width, target in precisions.promote.items():

@@ -91,7 +91,9 @@ def parse_document(text: str | bytes, file: str) -> Node:
         place = Place(file=file, line=mark.line + 1, column=mark.column + 1) if mark else Place(file=file)
         raise _failure(place, f"not YAML: {error.problem or error.context}") from None
     except (yaml.YAMLError, RecursionError) as error:
-        raise _failure(Place(file=file), f"not YAML: {str(error).splitlines()[0] if str(error) else 'too deep'}") from None
+        raise _failure(
+            Place(file=file), f"not YAML: {str(error).splitlines()[0] if str(error) else 'too deep'}"
+        ) from None
     if root is None or root.value is None:
         raise _failure(Place(file=file), "the file is empty: a profile is a mapping of keys to values")
     if not isinstance(root.value, dict):
@@ -101,7 +103,9 @@ def parse_document(text: str | bytes, file: str) -> Node:
 
 def _decode(text: str | bytes, file: str) -> str:
     if len(text) > MOST_BYTES:
-        raise _failure(Place(file=file), f"the file is larger than {MOST_BYTES >> 20} MiB: that is no profile")
+        raise _failure(
+            Place(file=file), f"the file is larger than {MOST_BYTES >> 20} MiB: that is no profile"
+        )
     if isinstance(text, str):
         text = text.encode(errors="surrogatepass")
     try:
@@ -169,7 +173,9 @@ class _Builder:
     def _count(self, nodes: int, place: Place) -> None:
         self._nodes += nodes
         if self._nodes > _MOST_NODES:
-            raise _failure(place, f"more than {_MOST_NODES:,} values (aliases count in full): that is no profile")
+            raise _failure(
+                place, f"more than {_MOST_NODES:,} values (aliases count in full): that is no profile"
+            )
 
     def _list(self, events: Iterator[Any], depth: int) -> list[Node]:
         found = []

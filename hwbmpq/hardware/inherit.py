@@ -1,9 +1,11 @@
 """``extends`` and ``modes``: profiles made from other profiles."""
 
+from pydantic import BaseModel
+
 from hwbmpq.hardware.document import Node
 from hwbmpq.hardware.normalise import block_of, normalise_field, short_keys
 from hwbmpq.hardware.problems import Problem, unknown_key
-from hwbmpq.hardware.schema import HardwareProfile
+from hwbmpq.hardware.profile import HardwareProfile
 
 _OWN = ("abstract", "extends", "name")
 """Keys that a profile never takes from its base."""
@@ -45,7 +47,7 @@ def _override(
     root: Node, steps: list[str], new: Node, problems: list[Problem], path: str, origin: dict[str, Node]
 ) -> Node | str:
     """A copy of ``root`` with ``new`` at ``steps``, or what is wrong with the path."""
-    model: type | None = HardwareProfile
+    model: type[BaseModel] | None = HardwareProfile
     trail: list[tuple[Node, str | int]] = []
     node = root
     for position, step in enumerate(steps):
@@ -60,7 +62,8 @@ def _override(
         fields = {info.alias or name: info for name, info in model.model_fields.items()}
         name = short_keys(model).get(step, step)
         if name not in fields or name in ("modes", "schema", *_OWN):
-            return unknown_key(step, [key for key in fields if key not in ("modes", "schema", *_OWN)])
+            known = [*short_keys(model), *fields]
+            return unknown_key(step, [key for key in known if key not in ("modes", "schema", *_OWN)])
         trail.append((node, name))
         if position == len(steps) - 1:
             new = normalise_field(new, fields[name], problems, path, origin, needs_unit=name != step)

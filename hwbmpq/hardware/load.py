@@ -16,7 +16,7 @@ from hwbmpq.hardware.inherit import apply_mode, merge
 from hwbmpq.hardware.lookup_table import LookupTable, parse_lookup_table
 from hwbmpq.hardware.normalise import normalise
 from hwbmpq.hardware.problems import Place, Problem, ProfileError
-from hwbmpq.hardware.schema import HardwareProfile
+from hwbmpq.hardware.profile import HardwareProfile
 
 SUFFIXES = (".yaml", ".yml")
 FOLDER_VARIABLE = "HWBMPQ_PROFILES"
@@ -89,16 +89,7 @@ def load_profile(target: str | Path) -> HardwareProfile:
 
 def check_profile(path: str | Path) -> HardwareProfile:
     """Read a file with all its modes; ``ProfileError`` lists everything that is wrong with any of them."""
-    path = Path(path)
-    problems: list[Problem] = []
-    profile = None
-    try:
-        profile = _read(path, "", all_modes=True)
-    except ProfileError as error:
-        problems += error.problems
-    if profile is None:
-        raise ProfileError(problems)
-    return profile
+    return _read(Path(path), "", all_modes=True)
 
 
 def _locate(target: str) -> tuple[Path, str]:
@@ -221,7 +212,9 @@ def _tables(root: Node, folders: list[Path], problems: list[Problem]) -> dict[st
         # The folder of the file that speaks of the table comes first.
         own = Path(place.file).parent
         candidates = [folder / file for folder in dict.fromkeys([own, *folders[::-1], *search_folders()])]
-        path = next((path for path in candidates if _is_inside(path, [own, *folders, *search_folders()])), None)
+        path = next(
+            (path for path in candidates if _is_inside(path, [own, *folders, *search_folders()])), None
+        )
         if path is None:
             message = f"no file {file[:80]!r} in the profile's folder or the search path"
             problems.append(Problem(place=place, field=field, message=message))
@@ -229,7 +222,9 @@ def _tables(root: Node, folders: list[Path], problems: list[Problem]) -> dict[st
         sha256 = entries.get("sha256")
         try:
             content = _read_bytes(path, lookup_table.MOST_BYTES, None)
-            found[name] = parse_lookup_table(content, str(path), sha256=sha256 if isinstance(sha256, str) else None)
+            found[name] = parse_lookup_table(
+                content, str(path), sha256=sha256 if isinstance(sha256, str) else None
+            )
         except ProfileError as error:
             problems += error.problems
     return found

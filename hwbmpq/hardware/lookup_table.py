@@ -110,6 +110,9 @@ class LookupTable(_Block):
     _classes: dict[tuple[KeyValue | None, ...], list[Entry]] = PrivateAttr(default_factory=dict)
 
     def model_post_init(self, context: Any) -> None:
+        for name in ("op", *WIDTH_KEYS):
+            if name not in self.key:
+                raise ValueError(f"the table's key lacks {name!r}")
         for entry in self.entries:
             key = tuple(getattr(entry, name) for name in self.key)
             if None in key:
@@ -147,8 +150,8 @@ class LookupTable(_Block):
         names = [name for name in SIZE_KEYS if name in self.key]
 
         def distance(entry: Entry) -> tuple[bool, float]:
-            pairs = ((getattr(entry, name), geometry[name]) for name in names)
-            apart = sum(abs(math.log((there + 1) / (int(here) + 1))) for there, here in pairs)  # type: ignore[arg-type]
+            sizes = ((float(getattr(entry, name)), _size(geometry[name])) for name in names)
+            apart = sum(abs(math.log((there + 1) / (here + 1))) for there, here in sizes)
             return "stride" in self.key and entry.stride != geometry["stride"], apart
 
         return min(self.neighbours(geometry), key=distance, default=None)
@@ -160,6 +163,11 @@ class LookupTable(_Block):
             value = geometry[name]
             parts.append(f"{name}={'x'.join(map(str, value)) if isinstance(value, tuple) else value}")
         return " ".join(parts)
+
+
+def _size(value: KeyValue) -> int:
+    assert isinstance(value, int)
+    return value
 
 
 def parse_lookup_table(content: bytes, file: str, *, sha256: str | None = None) -> LookupTable:
@@ -196,5 +204,9 @@ def _problem(file: str, error: Any) -> Problem:
     *path, last = error["loc"] or ("",)
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
-        message = unknown_key(str(last), [info.alias or name for name, info in LookupTable.model_fields.items()])
-    return Problem(place=Place(file=file), field=".".join(map(str, [*path, last])).strip("."), message=message)
+        message = unknown_key(
+            str(last), [info.alias or name for name, info in LookupTable.model_fields.items()]
+        )
+    return Problem(
+        place=Place(file=file), field=".".join(map(str, [*path, last])).strip("."), message=message
+    )

@@ -25,7 +25,11 @@ _ROW_ORIGIN = ("kind", "src", "note")  # a row is about one figure: its note is 
 
 
 def normalise(
-    node: Node, model: type[BaseModel], problems: list[Problem], path: str = "", origin: dict[str, Node] | None = None
+    node: Node,
+    model: type[BaseModel],
+    problems: list[Problem],
+    path: str = "",
+    origin: dict[str, Node] | None = None,
 ) -> Node:
     """A copy of ``node`` in canonical form; what cannot be read is added to ``problems``."""
     if not isinstance(node.value, dict):
@@ -130,9 +134,7 @@ def _number(node: Node, quantity: Quantity, problems: list[Problem], path: str, 
         elif isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ValueError(f"expected a number, found {shown(node.plain())}")
         elif needs_unit:
-            raise ValueError(
-                f"{value} has no unit; write it like {dimension.examples}"
-            )
+            raise ValueError(f"{value} has no unit; write it like {dimension.examples}")
         if not math.isfinite(value) or abs(value) > 1e300:
             raise ValueError(f"{shown(node.value)} is no finite figure")
         if value < 0 or (value == 0 and not quantity.may_be_zero):

@@ -39,7 +39,10 @@ class ProfileError(HwbmpqError):
     """A profile, or a file it refers to, that cannot be used. ``problems`` lists all that is wrong."""
 
     def __init__(self, problems: Sequence[Problem], *, hint: str = "") -> None:
-        self.problems = tuple(dict.fromkeys(problems))
+        in_order = sorted(
+            problems, key=lambda problem: (problem.place.file, problem.place.line, problem.place.column)
+        )
+        self.problems = tuple(dict.fromkeys(in_order))
         lines = [str(problem) for problem in self.problems[:MOST_PROBLEMS]]
         left = len(self.problems) - len(lines)
         super().__init__("\n".join([*lines, *([f"… and {left} more problems"] if left else [])]), hint=hint)

@@ -1,11 +1,9 @@
-"""What a profile may say: the fields, their types, units and meaning.
+"""The blocks of a profile: their fields, types, units and meaning.
 
 A *figure* is a number about the device with its origin. Loading (``load.py``) brings every figure to the
 form ``{value, kind, src}`` in the unit of its key before these models see it.
 """
 
-from collections.abc import Iterator
-from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -14,12 +12,10 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    PrivateAttr,
     WithJsonSchema,
 )
 
-from hwbmpq.hardware.formats import NumberFormat, WidthPair, common_compute, parse_format
-from hwbmpq.hardware.lookup_table import LookupTable
+from hwbmpq.hardware.formats import NumberFormat, parse_format
 from hwbmpq.hardware.units import (
     BYTES,
     BYTES_PER_CYCLE,
@@ -88,14 +84,16 @@ Text = Annotated[str, Field(min_length=1, max_length=2000)]
 class Block(BaseModel):
     """A group of keys. Unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, populate_by_name=True, arbitrary_types_allowed=True
+    )
 
 
 class Sourced(Block):
     """A block whose ``kind`` and ``src`` hold for the bare numbers in it."""
 
-    kind: Kind | None = Field(None, description="origin of the bare numbers in this block")
-    src: SourceIds = Field((), description="ids in `sources` of the bare numbers in this block")
+    kind: Kind | None = Field(default=None, description="origin of the bare numbers in this block")
+    src: SourceIds = Field(default=(), description="ids in `sources` of the bare numbers in this block")
     note: Text | None = None
 
 
@@ -103,10 +101,12 @@ class Figure(Block):
     """A number about the device, and where it comes from."""
 
     value: float = Field(allow_inf_nan=False)
-    kind: Kind | None = Field(None, description="how the figure was obtained")
-    src: SourceIds = Field((), description="ids in `sources`; may be left out for `kind: assumed`")
+    kind: Kind | None = Field(default=None, description="how the figure was obtained")
+    src: SourceIds = Field(default=(), description="ids in `sources`; may be left out for `kind: assumed`")
     note: Text | None = None
-    uncertainty: float | None = Field(None, ge=0, allow_inf_nan=False, description="± in the figure's unit")
+    uncertainty: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, description="± in the figure's unit"
+    )
 
     @property
     def is_doubtful(self) -> bool:
@@ -137,20 +137,23 @@ class PairSpec(Block):
 
     w: Format
     a: Format
-    compute: Format | None = Field(None, description="the arithmetic that executes it (int4 weights may run as int8)")
-    kernel: Literal["vendor", "user", "none"] = Field(
-        "vendor", description="vendor: a kernel exists; user: you write it; none: storage only"
+    compute: Format | None = Field(
+        default=None, description="the arithmetic that executes it (int4 weights may run as int8)"
     )
-    ops: Ops = Field((), description="operations that have it; all if left out")
+    kernel: Literal["vendor", "user", "none"] = Field(
+        default="vendor", description="vendor: a kernel exists; user: you write it; none: storage only"
+    )
+    ops: Ops = Field(default=(), description="operations that have it; all if left out")
 
 
 class Precisions(Sourced):
     """Which widths the device stores and runs."""
 
-    weights: tuple[Format, ...] = Field((), description="formats that weights are stored in")
-    activations: tuple[Format, ...] = Field((), description="formats that activations are stored in")
+    weights: tuple[Format, ...] = Field(default=(), description="formats that weights are stored in")
+    activations: tuple[Format, ...] = Field(default=(), description="formats that activations are stored in")
     pairs: tuple[PairSpec, ...] | None = Field(
-        None, description="supported (weight, activation) pairs; the product of the two lists if left out"
+        default=None,
+        description="supported (weight, activation) pairs; the product of the two lists if left out",
     )
     promote: dict[int, int] = Field(
         default_factory=dict, description="a width without a kernel is stored and run at this one: {3: 4}"
@@ -158,13 +161,17 @@ class Precisions(Sourced):
     simd_channels: dict[Name, Annotated[int, Field(ge=1)]] = Field(
         default_factory=dict, description="output channels are padded to a multiple of this, by weight format"
     )
-    bias_bits: int | None = Field(None, ge=1, le=64)
-    accumulator_bits: int | None = Field(None, ge=8, le=64)
+    bias_bits: int | None = Field(default=None, ge=1, le=64)
+    accumulator_bits: int | None = Field(default=None, ge=8, le=64)
 
 
 class Clock(Sourced):
-    core_hz: Annotated[Figure | None, Quantity(HERTZ)] = Field(None, description="clock of the compute units")
-    accel_hz: Annotated[Figure | None, Quantity(HERTZ)] = Field(None, description="clock of the accelerator, if its own")
+    core_hz: Annotated[Figure | None, Quantity(HERTZ)] = Field(
+        default=None, description="clock of the compute units"
+    )
+    accel_hz: Annotated[Figure | None, Quantity(HERTZ)] = Field(
+        default=None, description="clock of the accelerator, if its own"
+    )
 
 
 class Row(Sourced):
@@ -180,9 +187,9 @@ class Row(Sourced):
 class ComputeRow(Row):
     """How fast the device multiplies."""
 
-    macs_per_cycle: Annotated[Figure | None, Quantity(PLAIN)] = Field(None, description="per unit")
+    macs_per_cycle: Annotated[Figure | None, Quantity(PLAIN)] = Field(default=None, description="per unit")
     macs_per_s: Annotated[Figure | None, Quantity(MACS_PER_SECOND)] = Field(
-        None, description="per unit, where no clock is known: 4 TOPS are 2 TMAC/s"
+        default=None, description="per unit, where no clock is known: 4 TOPS are 2 TMAC/s"
     )
 
 
@@ -196,9 +203,9 @@ class Array(Sourced):
 
 
 class Compute(Sourced):
-    units: int = Field(1, ge=1, description="how many units work side by side")
+    units: int = Field(default=1, ge=1, description="how many units work side by side")
     efficiency: Annotated[Figure | None, Quantity(PLAIN)] = Field(
-        None, description="share of the peak that real kernels reach, 0 to 1"
+        default=None, description="share of the peak that real kernels reach, 0 to 1"
     )
     table: tuple[ComputeRow, ...] = ()
     array: Array | None = None
@@ -211,14 +218,17 @@ class MemoryLevel(Sourced):
     size_bytes: Annotated[Figure | None, Quantity(BYTES)] = None
     bandwidth_bytes_per_s: Annotated[Figure | None, Quantity(BYTES_PER_SECOND)] = None
     bytes_per_cycle: Annotated[Figure | None, Quantity(BYTES_PER_CYCLE)] = Field(
-        None, description="bandwidth where it follows the clock"
+        default=None, description="bandwidth where it follows the clock"
     )
     latency_cycles: Annotated[Figure | None, Quantity(CYCLES, may_be_zero=True)] = None
     energy_pj_per_bit: Annotated[Figure | None, Quantity(PICOJOULES_PER_BIT, may_be_zero=True)] = None
     holds: tuple[Literal["weights", "activations", "tile"], ...] = Field(
-        (), description="what lives here; of several levels that hold the weights, the last one stores them"
+        default=(),
+        description="what lives here; of several levels that hold the weights, the last one stores them",
     )
-    on_chip: bool = Field(False, description="feeds the compute units at their own pace: no bandwidth limit")
+    on_chip: bool = Field(
+        default=False, description="feeds the compute units at their own pace: no bandwidth limit"
+    )
 
 
 class EnergyRow(Row):
@@ -234,8 +244,10 @@ class Energy(Sourced):
 
 
 class Power(Sourced):
-    budget_w: Annotated[Figure | None, Quantity(WATTS)] = Field(None, description="what the board may draw")
-    active_w: Annotated[Figure | None, Quantity(WATTS)] = Field(None, description="while it computes")
+    budget_w: Annotated[Figure | None, Quantity(WATTS)] = Field(
+        default=None, description="what the board may draw"
+    )
+    active_w: Annotated[Figure | None, Quantity(WATTS)] = Field(default=None, description="while it computes")
     idle_w: Annotated[Figure | None, Quantity(WATTS, may_be_zero=True)] = None
     energy_pj_per_op: Annotated[Figure | None, Quantity(PICOJOULES_PER_OPERATION)] = None
 
@@ -247,7 +259,8 @@ class LookupTableRef(Sourced):
     file: Text = Field(description="relative to the profile's folder")
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     miss: Literal["error", "nearest", "macs_scaled"] = Field(
-        "error", description="a layer that is not in the table: refuse, take the nearest, or scale that by MACs"
+        default="error",
+        description="a layer that is not in the table: refuse, take the nearest, or scale that by MACs",
     )
 
 
@@ -257,7 +270,7 @@ class FirstLast(Block):
 
 
 class Constraints(Block):
-    first_last: FirstLast | None = Field(None, description="formats of the first and the last layer")
+    first_last: FirstLast | None = Field(default=None, description="formats of the first and the last layer")
 
 
 class CostChoice(BaseModel):
@@ -269,98 +282,3 @@ class CostChoice(BaseModel):
     @property
     def options(self) -> dict[str, Any]:
         return dict(self.model_extra or {})
-
-
-class HardwareProfile(Block):
-    """What one device supports and what it costs."""
-
-    schema_id: Literal["hwbmpq/profile/v1"] = Field(alias="schema")
-    name: Name = Field(description="the file's name without .yaml")
-    title: Text
-    device_class: Literal["gpu", "cpu", "mcu", "npu", "fpga", "abstract"] = Field(alias="class")
-    extends: Name | None = Field(None, description="a profile to take everything from that is not said here")
-    abstract: bool = Field(False, description="only to be extended, not a device")
-    caveats: tuple[Text, ...] = Field((), description="what a user must know before trusting a result")
-    sources: dict[Name, Source] = Field(default_factory=dict)
-    precisions: Precisions = Precisions()
-    clock: Clock = Clock()
-    compute: Compute = Compute()
-    memory: tuple[MemoryLevel, ...] = ()
-    energy: Energy = Energy()
-    power: Power = Power()
-    lookup_tables: tuple[LookupTableRef, ...] = ()
-    constraints: Constraints = Constraints()
-    budgets: dict[Name, Text | float] = Field(
-        default_factory=dict, description="default budgets by cost: {flash: 1 MiB, latency: 8 ms}"
-    )
-    cost_models: dict[Name, CostChoice] = Field(
-        default_factory=dict, description="which model answers for latency, energy, memory"
-    )
-    modes: dict[Name, dict[str, Any]] = Field(
-        default_factory=dict, description="named overrides with dotted keys: {5w: {clock.core: 614.4 MHz}}"
-    )
-
-    _mode: str = PrivateAttr("")
-    _files: tuple[str, ...] = PrivateAttr(())
-    _tables: dict[str, LookupTable] = PrivateAttr(default_factory=dict)
-
-    @property
-    def mode(self) -> str:
-        """The mode that was chosen, or ``""``."""
-        return self._mode
-
-    @property
-    def target(self) -> str:
-        """What ``--target`` takes to get this profile: ``jetson_nano@5w``."""
-        return f"{self.name}@{self._mode}" if self._mode else self.name
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The files it was read from, the base first."""
-        return self._files
-
-    @property
-    def tables(self) -> dict[str, LookupTable]:
-        """The lookup tables by id."""
-        return dict(self._tables)
-
-    @cached_property
-    def pairs(self) -> tuple[WidthPair, ...]:
-        """The supported (weight, activation) pairs, in the order of the file."""
-        spoken = self.precisions.pairs
-        if spoken is None:
-            spoken = tuple(
-                PairSpec(w=weight, a=activation)
-                for weight in self.precisions.weights
-                for activation in self.precisions.activations
-            )
-        return tuple(
-            WidthPair(
-                weight=pair.w,
-                activation=pair.a,
-                compute=pair.compute.name if pair.compute else common_compute(pair.w, pair.a),
-                kernel=pair.kernel,
-                ops=() if "*" in pair.ops else pair.ops,
-            )
-            for pair in spoken
-        )
-
-    def figures(self) -> Iterator[tuple[str, Figure, Dimension]]:
-        """Every figure with its dotted path and dimension."""
-        yield from _figures("", self)
-
-
-def _figures(path: str, block: BaseModel) -> Iterator[tuple[str, Figure, Dimension]]:
-    for name, info in type(block).model_fields.items():
-        value = getattr(block, name)
-        here = f"{path}.{name}" if path else name
-        for mark in info.metadata:
-            if isinstance(mark, Quantity) and value is not None:
-                yield here, value, mark.dimension
-        if isinstance(value, Figure):
-            continue
-        if isinstance(value, BaseModel):
-            yield from _figures(here, value)
-        elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
-            for index, item in enumerate(value):
-                yield from _figures(f"{here}.{getattr(item, 'name', index)}", item)

@@ -40,7 +40,9 @@ class Dimension:
 
 
 HERTZ = Dimension(unit="Hz", suffix="_hz", symbols={"Hz": 1.0}, examples="921.6 MHz")
-BYTES = Dimension(unit="B", suffix="_bytes", symbols={"B": 1.0, "bit": 0.125}, examples="320 KiB, 2 MB, 64 Mbit")
+BYTES = Dimension(
+    unit="B", suffix="_bytes", symbols={"B": 1.0, "bit": 0.125}, examples="320 KiB, 2 MB, 64 Mbit"
+)
 BYTES_PER_SECOND = Dimension(
     unit="B/s",
     suffix="_bytes_per_s",
@@ -55,17 +57,32 @@ BYTES_PER_CYCLE = Dimension(
     examples="8 B/cycle",
 )
 CYCLES = Dimension(
-    unit="cycles", suffix="_cycles", symbols={"cycle": 1.0, "cycles": 1.0}, prefixes=False, examples="10 cycles"
+    unit="cycles",
+    suffix="_cycles",
+    symbols={"cycle": 1.0, "cycles": 1.0},
+    prefixes=False,
+    examples="10 cycles",
 )
 PICOJOULES = Dimension(unit="pJ", suffix="_pj", symbols={"J": 1e12}, examples="4.24 pJ")
 PICOJOULES_PER_BIT = Dimension(
-    unit="pJ/bit", suffix="_pj_per_bit", short_suffix="_per_bit", symbols={"J/bit": 1e12}, examples="20.3 pJ/bit"
+    unit="pJ/bit",
+    suffix="_pj_per_bit",
+    short_suffix="_per_bit",
+    symbols={"J/bit": 1e12},
+    examples="20.3 pJ/bit",
 )
 PICOJOULES_PER_OPERATION = Dimension(
-    unit="pJ/op", suffix="_pj_per_op", short_suffix="_per_op", symbols={"J/op": 1e12, "W/GOP": 1e3}, examples="4.24 pJ/op, 4.24 mW/GOP"
+    unit="pJ/op",
+    suffix="_pj_per_op",
+    short_suffix="_per_op",
+    symbols={"J/op": 1e12, "W/GOP": 1e3},
+    examples="4.24 pJ/op, 4.24 mW/GOP",
 )
 MACS_PER_SECOND = Dimension(
-    unit="MAC/s", suffix="_macs_per_s", symbols={"MAC/s": 1.0, "OPS": 0.5, "FLOPS": 0.5}, examples="2 TMAC/s, 4 TOPS"
+    unit="MAC/s",
+    suffix="_macs_per_s",
+    symbols={"MAC/s": 1.0, "OPS": 0.5, "FLOPS": 0.5},
+    examples="2 TMAC/s, 4 TOPS",
 )
 WATTS = Dimension(unit="W", suffix="_w", symbols={"W": 1.0}, examples="10 W, 5.4 mW")
 NANOMETRES = Dimension(unit="nm", suffix="_nm", symbols={"m": 1e9}, examples="45 nm")
@@ -112,6 +129,23 @@ def _exact(factor: float) -> float:
     """The power of ten that a product of prefixes means, without its rounding error."""
     nearest = 10.0 ** round(math.log10(factor))
     return nearest if math.isclose(factor, nearest, rel_tol=1e-9) else factor
+
+
+def format_quantity(value: float, unit: str, *, digits: int = 6) -> str:
+    """A number with its unit as people say it.
+
+    >>> format_quantity(921.6e6, "Hz"), format_quantity(524288, "B"), format_quantity(0.0053825, "W")
+    ('921.6 MHz', '512 KiB', '5.3825 mW')
+    """
+    if unit == "B":
+        for prefix, size in sorted(_BINARY_PREFIXES.items(), key=lambda item: -item[1]):
+            if value >= size and (value / size * 64).is_integer() and len(f"{value / size:g}") <= 5:
+                return f"{value / size:.{digits}g} {prefix}B"
+    if unit in ("Hz", "B", "B/s", "W", "MAC/s"):
+        for prefix in ("T", "G", "M", "k", "", "m", "u"):
+            if value >= _PREFIXES[prefix]:
+                return f"{value / _PREFIXES[prefix]:.{digits}g} {prefix}{unit}"
+    return f"{value:.{digits}g} {unit}".rstrip()
 
 
 def shown(text: object) -> str:

@@ -1,11 +1,11 @@
 """Which widths a layer may take on a device, and what really runs then."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hwbmpq.errors import UnsupportedPrecisionError
 from hwbmpq.hardware.formats import WidthPair
-from hwbmpq.hardware.schema import HardwareProfile
+from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.values import Layer, Precision
 
 PAPER_WIDTHS = (2, 4)
@@ -43,9 +43,6 @@ class WidthFinder:
         if key not in self._found:
             self._found[key] = self._find(op, precision)
         return self._found[key]
-
-    def is_supported(self, op: str, precision: Precision) -> bool:
-        return self._pair(op, precision) is not None or self._pair(op, self._promoted(precision)) is not None
 
     def _find(self, op: str, precision: Precision) -> Execution:
         pair = self._pair(op, precision)
@@ -106,36 +103,37 @@ def _default_widths(profile: HardwareProfile, op: str) -> tuple[int, ...]:
 def _with_activation(
     profile: HardwareProfile, finder: WidthFinder, width: int, activation_bits: str | int, op: str
 ) -> Precision:
-    runs = [
-        pair
-        for pair in profile.pairs
-        if pair.weight.bits == profile.precisions.promote.get(width, width)
-        and (not pair.ops or op in pair.ops)
-    ]
-    integers = sorted(pair.activation.bits for pair in runs if not pair.activation.is_float)
-    floats = sorted(pair.activation.bits for pair in runs if pair.activation.is_float)
-    chosen: int | None
-    if isinstance(activation_bits, int):
-        chosen = activation_bits
-    elif activation_bits == "same":
-        chosen = next((bits for bits in [*integers, *floats] if bits >= width), None)
-        if finder.is_supported(op, Precision(weight_bits=width, activation_bits=width)):
-            chosen = width
-    elif activation_bits == "widest":
-        narrow = [bits for bits in integers if bits <= WIDEST_INTEGER_ACTIVATION]
-        chosen = max(narrow) if narrow else next(iter([*floats, *integers]), None)
-    elif activation_bits == "float":
-        chosen = next(iter(floats), None)
-    else:
-        raise ValueError(f"activation_bits={activation_bits!r}: use 'same', 'widest', 'float' or a number")
+    """The precision of a weight width; ``UnsupportedPrecisionError`` if the device does not run it."""
+    pairs = [pair for pair in profile.pairs if not pair.ops or op in pair.ops]
+    runs = [pair for pair in pairs if pair.weight.bits == width]
+    if not runs:
+        promoted = profile.precisions.promote.get(width)
+        runs = [pair for pair in pairs if pair.weight.bits == promoted]
+    chosen = activation_bits if isinstance(activation_bits, int) else _chosen(runs, width, activation_bits)
     if chosen is None:
+        kind = "" if activation_bits in ("same", "widest") else f" with {activation_bits} activations"
         raise UnsupportedPrecisionError(
-            f"profile {profile.target!r} does not run {width}-bit weights with {activation_bits} activations; "
+            f"profile {profile.target!r} does not run {op} with {width}-bit weights{kind}; "
             f"its pairs: {', '.join(map(str, profile.pairs))}"
         )
     precision = Precision(weight_bits=width, activation_bits=chosen)
-    finder.execution(op, precision)  # raises if the device does not run it
+    finder.execution(op, precision)
     return precision
+
+
+def _chosen(runs: list[WidthPair], width: int, policy: str) -> int | None:
+    """The activation width that goes with a weight width, of those that run with it."""
+    integers = sorted(pair.activation.bits for pair in runs if not pair.activation.is_float)
+    floats = sorted(pair.activation.bits for pair in runs if pair.activation.is_float)
+    if policy == "same":
+        wide_enough = [bits for bits in integers if bits >= width]
+        return next(iter([*wide_enough, *floats, *integers[-1:]]), None)
+    if policy == "widest":
+        narrow = [bits for bits in integers if bits <= WIDEST_INTEGER_ACTIVATION]
+        return next(iter([*narrow[-1:], *floats, *integers]), None)
+    if policy == "float":
+        return next(iter(floats), None)
+    raise ValueError(f"activation_bits={policy!r}: use 'same', 'widest', 'float' or a number")
 
 
 def end_precision(profile: HardwareProfile) -> Precision:
@@ -151,3 +149,37 @@ def end_precision(profile: HardwareProfile) -> Precision:
     pairs = [pair.precision for pair in profile.pairs]
     integer_or_half = [pair for pair in pairs if pair.weight_bits <= END_BITS] or pairs
     return sixteen if sixteen in pairs else max(integer_or_half)
+
+
+def layer_candidates(
+    layers: Iterable[Layer],
+    profile: HardwareProfile,
+    bits: Sequence[int] | None = None,
+    *,
+    activation_bits: str | int = "same",
+) -> dict[str, tuple[Precision, ...]]:
+    """The precisions that each layer may take, by name: ``candidates`` of its operation, or its one
+    precision if it is an end of the network."""
+    by_op: dict[str, tuple[Precision, ...]] = {}
+    end = end_precision(profile)
+    found = {}
+    for layer in layers:
+        op = op_of(layer)
+        if op not in by_op and not layer.is_end:
+            try:
+                by_op[op] = candidates(profile, bits, activation_bits=activation_bits, op=op)
+            except UnsupportedPrecisionError as error:
+                raise UnsupportedPrecisionError(
+                    f"layer {layer.name!r} ({op}): {error}", hint=error.hint
+                ) from None
+        found[layer.name] = (end,) if layer.is_end else by_op[op]
+    return found
+
+
+def uniform(choices: Mapping[str, Sequence[Precision]], weight_bits: int) -> dict[str, Precision]:
+    """Every layer at one weight width; where a layer does not have it, at its next wider or else its widest."""
+    found = {}
+    for name, precisions in choices.items():
+        wide_enough = [precision for precision in precisions if precision.weight_bits >= weight_bits]
+        found[name] = min(wide_enough) if wide_enough else max(precisions)
+    return found

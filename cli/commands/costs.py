@@ -1,0 +1,118 @@
+"""``hwbmpq costs``: the cost models, ours and those of plug-ins."""
+
+import argparse
+import inspect
+import json
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+from rich.text import Text
+
+import hwbmpq
+from hwbmpq.cli.render import OutputConsole, plain_table
+from hwbmpq.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from hwbmpq.costs import Registration
+
+_DESCRIPTION = """\
+A cost model says what a layer costs at each width on a device: memory, latency, energy, or a
+quantity of your own. Budgets are set on them by name."""
+
+_EPILOG = """\
+examples:
+  hwbmpq costs list
+  hwbmpq costs show roofline"""
+
+
+def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
+    parser = commands.add_parser(
+        "costs",
+        parents=[common],
+        help="list and explain the cost models",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    listing = actions.add_parser("list", parents=[common], help="all cost models, plug-ins included")
+    listing.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    listing.set_defaults(run=run_list)
+    show = actions.add_parser("show", parents=[common], help="one model: formula, unit, needs, options")
+    show.add_argument("name", metavar="NAME")
+    show.add_argument("--json", action="store_true", help="print JSON instead of text")
+    show.set_defaults(run=run_show)
+
+
+def run_list(args: argparse.Namespace) -> None:
+    models = hwbmpq.costs.cost_models()
+    if args.json:
+        print(json.dumps([_facts(entry) for entry in models.values()], indent=2))
+        return
+    table = plain_table("Cost models")
+    table.add_column("name", no_wrap=True)
+    table.add_column("unit", no_wrap=True)
+    table.add_column("what", overflow="fold")
+    table.add_column("from", overflow="fold")
+    for entry in models.values():
+        facts = _facts(entry)
+        what = (
+            Text(f"cannot be loaded: {entry.error}", style="red") if entry.error else Text(facts["summary"])
+        )
+        table.add_row(entry.name, facts["unit"], what, Text(entry.provider))
+    console = OutputConsole()
+    console.print(table)
+    console.print("[dim]latency, energy and memory go to the model that the profile names in cost_models[/]")
+
+
+def run_show(args: argparse.Namespace) -> None:
+    models = hwbmpq.costs.cost_models()
+    if args.name not in models:
+        raise UnknownNameError("cost model", args.name, models, hint="`hwbmpq costs list` shows them all")
+    facts = _facts(models[args.name])
+    if args.json:
+        print(json.dumps(facts, indent=2))
+        return
+    console = OutputConsole(highlight=False)
+    console.print(
+        f"[bold]{escape(args.name)}[/] ({facts['unit'] or 'no unit'}), from {escape(facts['provider'])}"
+    )
+    if facts["error"]:
+        console.print(f"[red]cannot be loaded: {escape(facts['error'])}[/]")
+    console.print(f"\n{escape(facts['description'])}\n")
+    console.print(f"[bold]formula[/]  {escape(facts['formula'] or 'not stated')}")
+    console.print(f"[bold]needs[/]    {escape('; '.join(facts['needs']) or 'nothing of the profile')}")
+    for name, option in facts["options"].items():
+        console.print(
+            f"[bold]option[/]   {escape(name)} = {escape(str(option['default']))}  {escape(option['text'])}"
+        )
+
+
+def _facts(entry: "Registration") -> dict[str, Any]:
+    model: Any = entry.model
+    description = _plain(inspect.cleandoc(model.__doc__ or "")) if model is not None else ""
+    return {
+        "name": entry.name,
+        "unit": getattr(model, "unit", ""),
+        "summary": description.partition("\n")[0],
+        "description": description,
+        "formula": getattr(model, "formula", ""),
+        "needs": list(getattr(model, "needs", ())),
+        "options": _options(model),
+        "provider": entry.provider,
+        "error": entry.error,
+    }
+
+
+def _plain(docstring: str) -> str:
+    """Paragraphs on one line each, without markup."""
+    paragraphs = docstring.replace("``", "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+def _options(model: Any) -> dict[str, dict[str, Any]]:
+    fields = getattr(model, "model_fields", {})
+    return {
+        name: {"default": info.default, "text": _plain(info.description or "")}
+        for name, info in fields.items()
+    }

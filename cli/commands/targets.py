@@ -1,0 +1,259 @@
+"""``hwbmpq targets``: hardware profiles, shipped and your own."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.prompt import Prompt
+
+import hwbmpq
+from hwbmpq.cli.model_options import add_model_options, describe_model
+from hwbmpq.cli.render import OutputConsole
+from hwbmpq.cli.render_costs import print_comparison, print_layer_costs
+from hwbmpq.cli.render_targets import listing_dict, print_check, print_listings, print_profile, profile_dict
+from hwbmpq.cli.target_options import TARGET_HELP, add_width_options
+from hwbmpq.errors import HwbmpqError
+
+if TYPE_CHECKING:
+    from hwbmpq.costs import NetworkCosts
+    from hwbmpq.graph import LayerGraph
+    from hwbmpq.hardware import HardwareProfile, Problem
+
+_DESCRIPTION = """\
+A hardware profile is one YAML file about a device: the widths it runs, its clock, rates, memories and
+power, each figure with its source. It is all that hwbmpq knows about your hardware."""
+
+_EPILOG = """\
+examples:
+  hwbmpq targets list
+  hwbmpq targets show jetson_nano@5w
+  hwbmpq targets show gap9_ne16 --model hwbmpq:resnet20
+  hwbmpq targets compare mpic gap9_ne16 --model hwbmpq:resnet8
+  hwbmpq targets new my_board && hwbmpq targets check my_board.yaml
+  hwbmpq targets schema > hwbmpq-profile.schema.json"""
+
+
+def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
+    parser = commands.add_parser(
+        "targets",
+        parents=[common],
+        help="list, show, check, compare and write hardware profiles",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for add in (_add_list, _add_show, _add_check, _add_compare, _add_new, _add_schema):
+        add(actions, common)
+
+
+def _action(
+    actions: Any, common: argparse.ArgumentParser, name: str, run: Any, text: str
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = actions.add_parser(
+        name, parents=[common], help=text, description=f"{text[0].upper()}{text[1:]}."
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_list(actions: Any, common: argparse.ArgumentParser) -> None:
+    parser = _action(actions, common, "list", run_list, "all profiles, yours before the shipped ones")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def _add_show(actions: Any, common: argparse.ArgumentParser) -> None:
+    parser = _action(
+        actions,
+        common,
+        "show",
+        run_show,
+        "one profile with the source of every figure; with --model, what layers cost",
+    )
+    parser.add_argument("target", metavar="TARGET", help=TARGET_HELP)
+    add_model_options(parser, required=False)
+    _add_cost_options(parser)
+    parser.add_argument("--all", action="store_true", help="list every layer of a large network")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+
+
+def _add_compare(actions: Any, common: argparse.ArgumentParser) -> None:
+    parser = _action(
+        actions, common, "compare", run_compare, "what each width buys on each device, for one network"
+    )
+    parser.add_argument("targets", nargs="+", metavar="TARGET", help=TARGET_HELP)
+    add_model_options(parser)
+    _add_cost_options(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+
+
+def _add_cost_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("costs")
+    group.add_argument(
+        "--cost",
+        action="append",
+        metavar="NAME",
+        help="a cost to tabulate, may be repeated (default: memory, and what the profile has models for); "
+        "'hwbmpq costs list' shows them",
+    )
+    add_width_options(group)
+
+
+def _add_check(actions: Any, common: argparse.ArgumentParser) -> None:
+    parser = _action(
+        actions, common, "check", run_check, "find every problem in profile files (exit code 2 if any)"
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="YAML files")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def _add_new(actions: Any, common: argparse.ArgumentParser) -> None:
+    parser = _action(actions, common, "new", run_new, "write a commented template for your own device")
+    parser.add_argument("name", metavar="NAME", help="name of the profile and, with .yaml, of its file")
+    parser.add_argument(
+        "--from", dest="base", metavar="TARGET", help="extend this profile instead of starting empty"
+    )
+    parser.add_argument("--interactive", action="store_true", help="ask for the figures and fill them in")
+    parser.add_argument(
+        "-o", "--output", metavar="FOLDER", default=".", help="where to write it (default: here)"
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
+
+
+def _add_schema(actions: Any, common: argparse.ArgumentParser) -> None:
+    _action(actions, common, "schema", run_schema, "print the JSON Schema of profiles, for your editor")
+
+
+def run_list(args: argparse.Namespace) -> None:
+    listings = hwbmpq.hardware.list_profiles()
+    if args.json:
+        print(json.dumps([listing_dict(listing) for listing in listings], indent=2))
+    else:
+        print_listings(OutputConsole(), listings)
+
+
+def run_show(args: argparse.Namespace) -> None:
+    profile = hwbmpq.load_profile(args.target)
+    content: dict[str, Any] = profile_dict(profile)
+    console = OutputConsole()
+    if not args.json:
+        print_profile(console, profile)
+    if args.model:
+        model, graph = describe_model(args)
+        costs = _tabulate(graph, profile, args)
+        content["costs"] = costs.to_dict()
+        if not args.json:
+            print_layer_costs(console, graph, costs, title=model.title, all_rows=args.all)
+    elif args.cost or args.bits:
+        raise HwbmpqError("--cost and --bits need a network", hint="add --model timm:resnet18, for example")
+    if args.json:
+        print(json.dumps(content, indent=2))
+
+
+def _tabulate(graph: "LayerGraph", profile: "HardwareProfile", args: argparse.Namespace) -> "NetworkCosts":
+    return hwbmpq.costs.tabulate(
+        graph, profile, costs=args.cost, bits=args.bits, activation_bits=args.activation_bits
+    )
+
+
+def run_compare(args: argparse.Namespace) -> None:
+    profiles = [hwbmpq.load_profile(target) for target in args.targets]
+    model, graph = describe_model(args)
+    costs = [_tabulate(graph, profile, args) for profile in profiles]
+    if args.json:
+        print(json.dumps({item.profile.target: item.summary() for item in costs}, indent=2))
+    else:
+        print_comparison(OutputConsole(), costs, title=model.title)
+
+
+def run_check(args: argparse.Namespace) -> None:
+    problems: list[Problem] = []
+    report: list[dict[str, Any]] = []
+    console = OutputConsole(soft_wrap=True)
+    for file in args.files:
+        try:
+            profile = hwbmpq.hardware.check_profile(file)
+            remarks = hwbmpq.costs.check_cost_models(profile)
+        except hwbmpq.hardware.ProfileError as error:
+            problems += error.problems
+            report.append({"file": file, "problems": [str(problem) for problem in error.problems]})
+        else:
+            report.append({"file": file, "problems": [], "remarks": list(remarks)})
+            if not args.json:
+                print_check(console, file, profile, remarks)
+    if args.json:
+        print(json.dumps(report, indent=2))
+    if problems:
+        raise hwbmpq.hardware.ProfileError(problems)
+
+
+def run_new(args: argparse.Namespace) -> None:
+    name = args.name.removesuffix(".yaml")
+    if (
+        not name
+        or Path(name).name != name
+        or not all(c.isascii() and (c.isalnum() or c in "_-.") for c in name)
+    ):
+        raise HwbmpqError(f"{args.name!r} is no name for a profile: use letters, digits, _, - and .")
+    if args.base and args.interactive:
+        raise HwbmpqError("--interactive fills in an empty template; with --from, edit the file instead")
+    path = Path(args.output) / f"{name}.yaml"
+    if path.exists() and not args.force:
+        raise HwbmpqError(f"{path} exists", hint="give another name, or --force to overwrite it")
+    if args.base:
+        base = hwbmpq.load_profile(args.base)
+        home = Path(base.files[-1]).parent
+        if home.resolve() not in (hwbmpq.hardware.shipped_folder().resolve(), Path(args.output).resolve()):
+            raise HwbmpqError(
+                f"{base.name} is neither shipped nor in {args.output}: the new profile could not find it",
+                hint=f"write it beside its base: --output {home}",
+            )
+        text = hwbmpq.hardware.profile_based_on(name, base)
+    else:
+        text = hwbmpq.hardware.new_profile(name, _ask() if args.interactive else None)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise HwbmpqError(f"cannot write {path}: {error.strerror or error}") from None
+    _say_next(path, is_complete=args.interactive)
+
+
+def _ask() -> dict[str, str]:
+    """Answers from the terminal, each checked before the next question."""
+    console = Console(stderr=True, highlight=False)
+    answers = {}
+    for question in hwbmpq.hardware.QUESTIONS:
+        while question.key not in answers:
+            try:
+                answer = Prompt.ask(
+                    f"{question.text} [dim](e.g. {question.example})[/]", console=console
+                ).strip()
+            except EOFError:
+                raise HwbmpqError(
+                    "no more answers",
+                    hint="without --interactive, the template is written with marked blanks",
+                ) from None
+            try:
+                question.check(answer)
+            except ValueError as error:
+                console.print(f"[red]{escape(str(error))}[/]")
+            else:
+                answers[question.key] = answer
+    return answers
+
+
+def _say_next(path: Path, *, is_complete: bool) -> None:
+    console = OutputConsole(highlight=False, soft_wrap=True)
+    todo = "It is complete" if is_complete else "Replace every FILL_IN"
+    console.print(
+        f"wrote [bold]{escape(str(path))}[/]. {todo}, then: hwbmpq targets check {escape(str(path))}"
+    )
+
+
+def run_schema(args: argparse.Namespace) -> None:
+    json.dump(hwbmpq.hardware.profile_json_schema(), sys.stdout, indent=2)
+    print()

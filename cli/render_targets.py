@@ -1,0 +1,251 @@
+"""Hardware profiles drawn for a terminal, and as plain data."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+
+import hwbmpq
+from hwbmpq.cli.render import plain_table
+
+if TYPE_CHECKING:
+    from hwbmpq.hardware import HardwareProfile
+    from hwbmpq.hardware.load import Listing
+
+_WIDE = 110
+_DOUBTFUL = ("uncertain", "assumed")
+
+
+def print_listings(console: Console, listings: Sequence["Listing"]) -> None:
+    """All profiles; on a narrow terminal, two lines each."""
+    is_wide = console.width >= _WIDE
+    table = plain_table("Hardware profiles")
+    table.add_column("name", no_wrap=True)
+    table.add_column("class", no_wrap=True)
+    memory = ("weights in", "activations in") if is_wide else ("in", "in")
+    for pair in (("weights", "activations"), memory, ("latency", "energy")):
+        for heading in pair if is_wide else ("\n".join(pair),):
+            table.add_column(heading, no_wrap=True)
+    table.add_column("figures", justify="right", no_wrap=True)
+    for listing in listings:
+        if listing.profile is None:
+            table.add_row(Text(listing.name), Text("broken", style="red"))
+            continue
+        pairs = _listing_cells(listing.profile, with_names=is_wide)
+        cells = [cell for pair in pairs for cell in (pair if is_wide else ("\n".join(pair),))]
+        mark = "" if _is_shipped(listing.path) else " *"
+        name = Text(listing.name + mark)
+        table.add_row(name, _class(listing.profile), *cells, _shares(listing.profile))
+    console.print(table)
+    console.print(
+        "[dim]figures: % measured / % said (data sheets, papers, derived) / % doubtful (uncertain, assumed); "
+        "* yours[/]",
+        highlight=False,
+    )
+    for listing in listings:
+        if listing.error is not None:
+            console.print(
+                f"[red]{escape(listing.name)}[/] cannot be used: hwbmpq targets check {escape(str(listing.path))}"
+            )
+
+
+def _class(profile: "HardwareProfile") -> str:
+    return "none" if profile.device_class == "abstract" else profile.device_class
+
+
+def _listing_cells(profile: "HardwareProfile", *, with_names: bool) -> list[tuple[str, str]]:
+    return [
+        (
+            _widths(pair.weight.name for pair in profile.pairs),
+            _widths(pair.activation.name for pair in profile.pairs),
+        ),
+        (
+            _memory(profile, "weights", with_name=with_names),
+            _memory(profile, "activations", with_name=with_names),
+        ),
+        (_model(profile, "latency"), _model(profile, "energy")),
+    ]
+
+
+def _shares(profile: "HardwareProfile") -> Text:
+    shares = figure_shares(profile)
+    text = "/".join(f"{100 * share:.0f}" for share in shares.values())
+    return Text(text, style="yellow" if shares["doubtful"] else "")
+
+
+def _is_shipped(path: Path) -> bool:
+    return path.parent.resolve() == hwbmpq.hardware.shipped_folder().resolve()
+
+
+def _widths(names: Iterable[str]) -> str:
+    """``2 4 8 fp16``: integers by their width, floats by name; ``2-8`` for a run."""
+    formats = sorted(set(names))
+    integers = sorted({int(name.lstrip("uint")) for name in formats if "int" in name})
+    runs: list[list[int]] = []
+    for width in integers:
+        if runs and width == runs[-1][-1] + 1:
+            runs[-1].append(width)
+        else:
+            runs.append([width])
+    parts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else " ".join(map(str, run)) for run in runs]
+    return " ".join([*parts, *(name for name in formats if "int" not in name)])
+
+
+def _memory(profile: "HardwareProfile", role: str, *, with_name: bool) -> str:
+    levels = [level for level in profile.memory if role in level.holds]
+    if not levels:
+        return "-"
+    size = levels[-1].size_bytes
+    text = hwbmpq.hardware.format_quantity(size.value, "B", digits=3) if size else "?"
+    return f"{levels[-1].name} {text}" if with_name else text
+
+
+def _model(profile: "HardwareProfile", quantity: str) -> str:
+    choice = profile.cost_models.get(quantity)
+    return choice.model if choice else "-"
+
+
+def figure_shares(profile: "HardwareProfile") -> dict[str, float]:
+    """Shares of a profile's figures (lookup tables count as one each) that are measured, said or doubtful."""
+    kinds: Counter[str] = Counter(figure.kind or "" for _, figure, _ in profile.figures())
+    kinds.update(ref.kind or "measured" for ref in profile.lookup_tables)
+    total = sum(kinds.values())
+    if not total:
+        return {"measured": 0.0, "said": 0.0, "doubtful": 0.0}
+    doubtful = sum(kinds[kind] for kind in _DOUBTFUL) / total
+    measured = kinds["measured"] / total
+    return {"measured": measured, "said": 1 - measured - doubtful, "doubtful": doubtful}
+
+
+def listing_dict(listing: "Listing") -> dict[str, Any]:
+    if listing.profile is None:
+        problems = [str(problem) for problem in listing.error.problems] if listing.error else []
+        return {"name": listing.name, "path": str(listing.path), "problems": problems}
+    profile = listing.profile
+    return {
+        "name": listing.name,
+        "path": str(listing.path),
+        "class": profile.device_class,
+        "title": profile.title,
+        "pairs": [[pair.weight.name, pair.activation.name] for pair in profile.pairs],
+        "modes": list(profile.modes),
+        "cost_models": {name: choice.model for name, choice in profile.cost_models.items()},
+        "figures": figure_shares(profile),
+    }
+
+
+def print_profile(console: Console, profile: "HardwareProfile") -> None:
+    """One profile: what it runs, every figure with its origin, and what to beware of."""
+    console.print(f"[bold]{escape(profile.target)}[/] ({profile.device_class}): {escape(profile.title)}")
+    for caveat in profile.caveats:
+        console.print(f"[yellow]![/] {escape(caveat)}", highlight=False)
+    console.print()
+    _print_widths(console, profile)
+    _print_figures(console, profile)
+    sources = plain_table("Sources")
+    sources.add_column("id", no_wrap=True)
+    sources.add_column("kind", no_wrap=True)
+    sources.add_column("what", overflow="fold")
+    for name, source in profile.sources.items():
+        where = " ".join(filter(None, [source.url, source.commit and f"at {source.commit[:12]}"]))
+        text = Text(source.title)
+        for line in filter(None, [where, source.note]):
+            text.append(f"\n{line}", style="dim")
+        sources.add_row(name, source.kind, text)
+    if profile.sources:
+        console.print(sources)
+    choices = ", ".join(f"{name} by {choice.model}" for name, choice in profile.cost_models.items())
+    console.print(f"costs: {escape(choices) or 'none chosen'}")
+    if profile.budgets:
+        console.print(f"default budgets: {escape(', '.join(f'{k} {v}' for k, v in profile.budgets.items()))}")
+    if profile.modes:
+        modes = ", ".join(f"{profile.name}@{mode}" for mode in profile.modes)
+        console.print(f"modes: {escape(modes)}")
+    console.print()
+
+
+def _print_widths(console: Console, profile: "HardwareProfile") -> None:
+    if profile.precisions.pairs is None:
+        weights = ", ".join(fmt.name for fmt in profile.precisions.weights)
+        activations = ", ".join(fmt.name for fmt in profile.precisions.activations)
+        console.print(f"weights {weights} with activations {activations}, in any combination")
+    else:
+        table = plain_table("Widths that run together")
+        for column in ("weights", "activations", "computed in", "kernel", "layers"):
+            table.add_column(column)
+        for pair in profile.pairs:
+            style = "" if pair.kernel == "vendor" else "yellow"
+            kernel = {"vendor": "exists", "user": "you write it", "none": "none: storage only"}[pair.kernel]
+            ops = ", ".join(pair.ops) or "all"
+            table.add_row(
+                pair.weight.name, pair.activation.name, pair.compute, Text(kernel, style=style), ops
+            )
+        console.print(table)
+    if profile.precisions.promote:
+        promoted = ", ".join(f"{width} as {target}" for width, target in profile.precisions.promote.items())
+        console.print(f"widths without a kernel are stored and run wider: {promoted}")
+    console.print(f"first and last layer: {hwbmpq.hardware.end_precision(profile)}\n")
+
+
+def _print_figures(console: Console, profile: "HardwareProfile") -> None:
+    table = plain_table("Figures")
+    table.add_column("figure", overflow="fold")
+    table.add_column("value", no_wrap=True, justify="right")
+    table.add_column("kind", no_wrap=True)
+    table.add_column("source", overflow="fold")
+    table.add_column("note", overflow="fold")
+    for path, figure, dimension in profile.figures():
+        value = hwbmpq.hardware.format_quantity(figure.value, dimension.unit)
+        style = "yellow" if figure.is_doubtful else ""
+        kind = Text(figure.kind or "", style=style)
+        table.add_row(
+            Text(_spoken(profile, path)),
+            value,
+            kind,
+            ", ".join(figure.src),
+            Text(figure.note or "", style="dim"),
+        )
+    for ref in profile.lookup_tables:
+        lut = profile.tables[ref.id]
+        table.add_row(
+            f"lookup table {ref.id}",
+            f"{len(lut.entries)} layers",
+            ref.kind or "",
+            ", ".join(ref.src),
+            Text(f"{lut.device}; {lut.runtime}; {lut.unit}, batch {lut.batch}; else {ref.miss}", style="dim"),
+        )
+    console.print(table)
+
+
+def _spoken(profile: "HardwareProfile", path: str) -> str:
+    """``compute conv2d int8 MACs per cycle`` instead of ``compute.table.0.macs_per_cycle``."""
+    block, _, rest = path.partition(".table.")
+    if not rest:
+        return path
+    index, _, field = rest.partition(".")
+    row = getattr(profile, block).table[int(index)]
+    kernel = "x".join(map(str, row.kernel_size)) if row.kernel_size else ""
+    widths = "×".join(str(fmt) for fmt in (row.w, row.a) if fmt) or (str(row.compute) if row.compute else "")
+    what = " ".join(filter(None, [", ".join(row.op), kernel, widths]))
+    return f"{block} [{what}] {field}"
+
+
+def profile_dict(profile: "HardwareProfile") -> dict[str, Any]:
+    return {
+        "target": profile.target,
+        "files": list(profile.files),
+        "profile": profile.model_dump(mode="json", by_alias=True, exclude_none=True),
+    }
+
+
+def print_check(console: Console, file: str, profile: "HardwareProfile", remarks: Sequence[str]) -> None:
+    """A file without problems, and what it cannot answer."""
+    count = len(list(profile.figures()))
+    modes = f", {len(profile.modes)} modes" if profile.modes else ""
+    console.print(f"[green]ok[/] {escape(file)}: {len(profile.pairs)} width pairs, {count} figures{modes}")
+    for remark in remarks:
+        console.print(f"   [yellow]![/] {escape(remark)}", highlight=False)

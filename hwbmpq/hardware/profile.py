@@ -1,0 +1,130 @@
+"""``HardwareProfile``: what one device supports and what it costs."""
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, PrivateAttr
+
+from hwbmpq.hardware.formats import WidthPair, common_compute
+from hwbmpq.hardware.lookup_table import LookupTable
+from hwbmpq.hardware.schema import (
+    Block,
+    Clock,
+    Compute,
+    Constraints,
+    CostChoice,
+    Energy,
+    Figure,
+    LookupTableRef,
+    MemoryLevel,
+    Name,
+    PairSpec,
+    Power,
+    Precisions,
+    Quantity,
+    Source,
+    Text,
+)
+from hwbmpq.hardware.units import Dimension
+
+SCHEMA_ID = "hwbmpq/profile/v1"
+
+
+class HardwareProfile(Block):
+    """What one device supports and what it costs."""
+
+    schema_id: Literal["hwbmpq/profile/v1"] = Field(alias="schema")
+    name: Name = Field(description="the file's name without .yaml")
+    title: Text
+    device_class: Literal["gpu", "cpu", "mcu", "npu", "fpga", "abstract"] = Field(alias="class")
+    extends: Name | None = Field(
+        default=None, description="a profile to take everything from that is not said here"
+    )
+    abstract: bool = Field(default=False, description="only to be extended, not a device")
+    caveats: tuple[Text, ...] = Field(
+        default=(), description="what a user must know before trusting a result"
+    )
+    sources: dict[Name, Source] = Field(default_factory=dict)
+    precisions: Precisions = Precisions()
+    clock: Clock = Clock()
+    compute: Compute = Compute()
+    memory: tuple[MemoryLevel, ...] = ()
+    energy: Energy = Energy()
+    power: Power = Power()
+    lookup_tables: tuple[LookupTableRef, ...] = ()
+    constraints: Constraints = Constraints()
+    budgets: dict[Name, Text | float] = Field(
+        default_factory=dict, description="default budgets by cost: {flash: 1 MiB, latency: 8 ms}"
+    )
+    cost_models: dict[Name, CostChoice] = Field(
+        default_factory=dict, description="which model answers for latency, energy, memory"
+    )
+    modes: dict[Name, dict[str, Any]] = Field(
+        default_factory=dict, description="named overrides with dotted keys: {5w: {clock.core: 614.4 MHz}}"
+    )
+
+    _mode: str = PrivateAttr("")
+    _files: tuple[str, ...] = PrivateAttr(())
+    _tables: dict[str, LookupTable] = PrivateAttr(default_factory=dict)
+
+    @property
+    def mode(self) -> str:
+        """The mode that was chosen, or ``""``."""
+        return self._mode
+
+    @property
+    def target(self) -> str:
+        """What ``--target`` takes to get this profile: ``jetson_nano@5w``."""
+        return f"{self.name}@{self._mode}" if self._mode else self.name
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files it was read from, the base first."""
+        return self._files
+
+    @property
+    def tables(self) -> dict[str, LookupTable]:
+        """The lookup tables by id."""
+        return dict(self._tables)
+
+    @cached_property
+    def pairs(self) -> tuple[WidthPair, ...]:
+        """The supported (weight, activation) pairs, in the order of the file."""
+        spoken = self.precisions.pairs
+        if spoken is None:
+            spoken = tuple(
+                PairSpec(w=weight, a=activation)
+                for weight in self.precisions.weights
+                for activation in self.precisions.activations
+            )
+        return tuple(
+            WidthPair(
+                weight=pair.w,
+                activation=pair.a,
+                compute=pair.compute.name if pair.compute else common_compute(pair.w, pair.a),
+                kernel=pair.kernel,
+                ops=() if "*" in pair.ops else pair.ops,
+            )
+            for pair in spoken
+        )
+
+    def figures(self) -> Iterator[tuple[str, Figure, Dimension]]:
+        """Every figure with its dotted path and dimension."""
+        yield from _figures("", self)
+
+
+def _figures(path: str, block: BaseModel) -> Iterator[tuple[str, Figure, Dimension]]:
+    for name, info in type(block).model_fields.items():
+        value = getattr(block, name)
+        here = f"{path}.{name}" if path else name
+        for mark in info.metadata:
+            if isinstance(mark, Quantity) and value is not None:
+                yield here, value, mark.dimension
+        if isinstance(value, Figure):
+            continue
+        if isinstance(value, BaseModel):
+            yield from _figures(here, value)
+        elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
+            for index, item in enumerate(value):
+                yield from _figures(f"{here}.{getattr(item, 'name', index)}", item)
