@@ -1,0 +1,131 @@
+"""The paper's compression ratios: what its formula gives for the layer-wise bit widths of its Table 1.
+
+Prints a Markdown table, our value beside the paper's. Compression ratio r32 = 32 * sum(p) / sum(p * q) over the
+layers' weights p and widths q (paper, section 4); downsample layers have the width of the layer that feeds them.
+
+    python benchmarks/paper_ratios.py
+"""
+
+from dataclasses import dataclass
+
+import hwbmpq
+from hwbmpq.values import Precision
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    dataset: str
+    network: str
+    classes: int
+    input_size: tuple[int, int, int]
+    bits: tuple[int, ...]
+    papers_ratio: float
+
+
+CIFAR, TINY = (3, 32, 32), (3, 64, 64)
+# Kundu et al., BMPQ, DATE 2022 (arXiv:2112.13843), Table 1.
+TABLE_1 = (
+    Row(
+        dataset="CIFAR-10",
+        network="vgg16",
+        classes=10,
+        input_size=CIFAR,
+        bits=(16, 4, 4, 4, 4, 4, 4, 4, 4, 4, 2, 2, 2, 2, 4, 16),
+        papers_ratio=10.5,
+    ),
+    Row(
+        dataset="CIFAR-10",
+        network="vgg16",
+        classes=10,
+        input_size=CIFAR,
+        bits=(16, 4, 2, 4, 4, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 16),
+        papers_ratio=15.4,
+    ),
+    Row(
+        dataset="CIFAR-10",
+        network="resnet18",
+        classes=10,
+        input_size=CIFAR,
+        bits=(16, 2, 2, 4, 2, 4, 4, 2, 2, 4, 4, 4, 2, 2, 2, 2, 2, 16),
+        papers_ratio=13.4,
+    ),
+    Row(
+        dataset="CIFAR-100",
+        network="vgg16",
+        classes=100,
+        input_size=CIFAR,
+        bits=(16, 4, 4, 4, 4, 2, 4, 2, 2, 2, 2, 2, 2, 2, 4, 16),
+        papers_ratio=14.6,
+    ),
+    Row(
+        dataset="CIFAR-100",
+        network="vgg16",
+        classes=100,
+        input_size=CIFAR,
+        bits=(16, 4, 2, 4, 4, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 16),
+        papers_ratio=15.4,
+    ),
+    Row(
+        dataset="CIFAR-100",
+        network="resnet18",
+        classes=100,
+        input_size=CIFAR,
+        bits=(16, 2, 2, 4, 2, 4, 4, 4, 2, 4, 4, 2, 4, 4, 4, 4, 2, 16),
+        papers_ratio=9.4,
+    ),
+    Row(
+        dataset="Tiny-ImageNet",
+        network="vgg16",
+        classes=200,
+        input_size=TINY,
+        bits=(16, 4, 4, 4, 4, 4, 4, 2, 4, 4, 2, 2, 4, 2, 4, 16),
+        papers_ratio=10.0,
+    ),
+    Row(
+        dataset="Tiny-ImageNet",
+        network="resnet18",
+        classes=200,
+        input_size=TINY,
+        bits=(16, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 4, 4, 4, 4, 4, 16),
+        papers_ratio=8.8,
+    ),
+)
+
+
+def ratio(row: Row, tie: str = "input") -> float:
+    """The compression ratio of one row, counted by the cost model ``memory``."""
+    model = hwbmpq.models.load_model(
+        f"hwbmpq:{row.network}", num_classes=row.classes, input_size=row.input_size, device="meta"
+    )
+    graph = hwbmpq.describe(model.network, model.example_input(), tie=tie)
+    allocation = widths_by_layer(graph, row.bits)
+    table = hwbmpq.costs.get_cost_model("memory").tabulate(
+        graph, hwbmpq.load_profile("generic"), {name: [width] for name, width in allocation.items()}
+    )
+    return 32 * graph.weights / table.total(allocation)
+
+
+def widths_by_layer(graph: hwbmpq.LayerGraph, bits: tuple[int, ...]) -> dict[str, Precision]:
+    """The paper lists the layers of the main path; a downsample layer follows its tie."""
+    partner = {follower: group.layers[0] for group in graph.ties for follower in group.layers[1:]}
+    listed = [layer.name for layer in graph if layer.name not in partner]
+    found = {
+        name: Precision(weight_bits=width, activation_bits=width)
+        for name, width in zip(listed, bits, strict=True)
+    }
+    return {layer.name: found.get(layer.name) or found[partner[layer.name]] for layer in graph}
+
+
+def markdown() -> str:
+    lines = ["| dataset | network | paper | formula | difference |", "| --- | --- | --- | --- | --- |"]
+    for row in TABLE_1:
+        ours = ratio(row)
+        lines.append(
+            f"| {row.dataset} | {row.network} | {row.papers_ratio:.1f} | {ours:.2f} "
+            f"| {ours / row.papers_ratio - 1:+.1%} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(markdown())

@@ -1,0 +1,316 @@
+"""Where profiles are found, and how they are put together."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hwbmpq.errors import UnknownNameError
+from hwbmpq.hardware import ProfileError, check_profile, list_profiles, load_profile, shipped_folder
+
+Write = Callable[..., Path]
+CLOCK = "clock: {{core: {{value: {}, kind: assumed}}}}\n"
+
+
+def core_hz(path: Path | str) -> float:
+    figure = load_profile(path).clock.core_hz
+    assert figure is not None
+    return figure.value
+
+
+@pytest.mark.parametrize("target", ["jetson_nano", "jetson_nano.yaml", "jetson_nano.yml"])
+def test_a_name_finds_a_shipped_profile(target: str) -> None:
+    profile = load_profile(target)
+    assert (profile.name, profile.mode, profile.target) == ("jetson_nano", "", "jetson_nano")
+    assert profile.files == (str(shipped_folder() / "jetson_nano.yaml"),)
+
+
+@pytest.mark.parametrize("target", ["jetson_nano@5w", "jetson_nano.yaml@5w"])
+def test_a_mode_overrides_figures(target: str) -> None:
+    profile = load_profile(target)
+    assert profile.clock.core_hz is not None
+    assert (profile.target, profile.clock.core_hz.value) == ("jetson_nano@5w", 614.4e6)
+    assert profile.clock.core_hz.kind == "reported"
+
+
+def test_a_path_finds_a_file_with_or_without_a_mode(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(CLOCK.format("1 MHz") + "modes: {fast: {clock.core_hz: {value: 2.0e6, kind: assumed}}}")
+    assert core_hz(path) == 1e6
+    assert core_hz(f"{path}@fast") == 2e6
+    monkeypatch.chdir(path.parent)
+    assert core_hz("board.yaml") == 1e6
+    assert core_hz("board.yaml@fast") == 2e6
+    with pytest.raises(UnknownNameError):
+        load_profile("board")  # a bare name is not looked for in the working folder
+
+
+def test_the_users_folder_comes_before_the_shipped_profiles(write: Write) -> None:
+    write(CLOCK.format("3 MHz"), name="mpic", folder="mine")
+    assert core_hz("mpic") == 3e6
+    assert [listing.name for listing in list_profiles()].count("mpic") == 1
+
+
+def test_several_user_folders_are_searched_in_order(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(CLOCK.format("1 MHz"), name="own", folder="a")
+    write(CLOCK.format("2 MHz"), name="own", folder="b")
+    monkeypatch.setenv("HWBMPQ_PROFILES", os.pathsep.join([str(tmp_path / "b"), str(tmp_path / "a")]))
+    assert core_hz("own") == 2e6
+
+
+def test_without_the_variable_the_platforms_folder_is_searched(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HWBMPQ_PROFILES")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    write(CLOCK.format("4 MHz"), name="own", folder="hwbmpq/profiles")
+    assert core_hz("own") == 4e6
+
+
+def test_an_unknown_name_suggests_the_close_one() -> None:
+    with pytest.raises(UnknownNameError, match="no hardware profile named 'jetsn_nano': did you mean jetson_nano") as caught:
+        load_profile("jetsn_nano")
+    assert "looked in" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("jetson_nano@7w", "no mode '7w'; it has: 5w"),
+        ("mpic@fast", "no mode 'fast'; it has none"),
+        ("_pulp_core", "a base to extend, not a device"),
+        ("./nothing.yaml", "no such file"),
+    ],
+)
+def test_targets_that_cannot_be_used_say_why(target: str, message: str) -> None:
+    with pytest.raises(ProfileError, match=message):
+        load_profile(target)
+
+
+def test_extends_merges_maps_and_replaces_figures_and_lists(write: Write) -> None:
+    write(
+        CLOCK.format("1 MHz")
+        + """
+sources: {a: {kind: code, title: A}}
+memory: [{name: ram, holds: [weights]}, {name: rom, holds: [activations]}]
+power: {active_w: {value: 1, kind: datasheet, src: a, note: old}, idle_w: {value: 2, kind: assumed}}
+cost_models: {energy: {model: power_time, kind: upper_bound}, latency: {model: roofline}}
+""",
+        name="base",
+    )
+    child = write(
+        """extends: base
+sources: {b: {kind: code, title: B}}
+memory: [{name: only, holds: [weights]}]
+power: {active_w: {value: 3, kind: assumed}, idle_w: null}
+cost_models: {energy: {model: energy_per_op}}
+""",
+        widths="",
+    )
+    profile = load_profile(child)
+    assert list(profile.sources) == ["a", "b"]
+    assert [level.name for level in profile.memory] == ["only"]
+    assert profile.power.active_w is not None
+    assert (profile.power.active_w.value, profile.power.active_w.note) == (3, None)
+    assert profile.power.idle_w is None
+    assert profile.clock.core_hz is not None
+    assert profile.cost_models["energy"].options == {}
+    assert profile.cost_models["latency"].model == "roofline"
+    assert [Path(file).stem for file in profile.files] == ["base", "board"]
+
+
+def test_a_base_may_be_abstract_and_its_child_is_not(write: Write) -> None:
+    write("abstract: true\n", name="base")
+    assert not load_profile(write("extends: base\n")).abstract
+
+
+def test_a_block_default_of_the_base_does_not_vouch_for_the_child(write: Write) -> None:
+    """`src` of a block holds for the numbers of that file only."""
+    base = "sources: {a: {kind: code, title: A}}\npower: {kind: datasheet, src: [a], active_w: 1}\n"
+    write(base, name="base")
+    with pytest.raises(ProfileError, match="board.yaml:7:17: power.idle_w: a figure needs its origin"):
+        load_profile(write("extends: base\npower: {idle_w: 1}\n"))
+
+
+def test_a_users_profile_may_extend_the_shipped_one_of_its_name(write: Write) -> None:
+    path = write("extends: mpic\n" + CLOCK.format("9 MHz"), name="mpic", folder="mine", widths="")
+    profile = load_profile("mpic")
+    assert profile.files == (
+        str(shipped_folder() / "_pulp_core.yaml"),
+        str(shipped_folder() / "mpic.yaml"),
+        str(path),
+    )
+    assert len(profile.compute.table) == 9
+
+
+def test_inheritance_cycles_and_missing_bases_are_named(write: Write) -> None:
+    write("extends: b\n", name="a")
+    write("extends: c\n", name="b")
+    path = write("extends: a\n", name="c")
+    with pytest.raises(ProfileError, match="b.yaml:6:10: extends: a cycle: c extends a extends b extends c"):
+        load_profile(path)
+    with pytest.raises(ProfileError, match="a profile cannot extend itself"):
+        load_profile(write("extends: board\n"))
+    with pytest.raises(ProfileError, match="no profile 'nobody' beside this file"):
+        load_profile(write("extends: nobody\n"))
+
+
+def test_problems_of_a_base_are_reported_in_the_base(write: Write) -> None:
+    write("clock: {cor: 1}\n", name="base")
+    with pytest.raises(ProfileError, match="base.yaml:6:9: clock.cor: unknown key: did you mean `core`"):
+        load_profile(write("extends: base\n"))
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "sub/secret", "..", ".", "secret\\0", "link", "42"])
+def test_extends_reads_nothing_outside(name: str, write: Write, tmp_path: Path) -> None:
+    write("power: {idle_w: {value: 77, kind: assumed}}\n", name="secret")
+    write("power: {idle_w: {value: 77, kind: assumed}}\n", name="secret", folder="here/sub")
+    (tmp_path / "here" / "link.yaml").symlink_to(tmp_path / "secret.yaml")
+    path = write(f'extends: "{name}"\n', folder="here")
+    with pytest.raises(ProfileError) as caught:
+        load_profile(path)
+    assert "77" not in str(caught.value)
+
+
+def test_modes_reach_into_lists_by_name_and_short_keys(write: Write) -> None:
+    path = write(
+        """
+memory: [{name: ram, size: {value: 1 KiB, kind: assumed}}, {name: rom, size: {value: 2 KiB, kind: assumed}}]
+modes:
+  big: {memory.rom.size: 4 KiB, compute.units: 3, kind: assumed}
+"""
+    )
+    profile = load_profile(f"{path}@big")
+    sizes = {level.name: level.size_bytes.value for level in profile.memory if level.size_bytes}
+    assert sizes == {"ram": 1024, "rom": 4096}
+    assert profile.compute.units == 3
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("clock.cor: 1 MHz", "modes.m.clock.cor: unknown key: did you mean `core`"),
+        ("memory.rom.size: 1 KiB", "no entry named 'rom'; there are: ram"),
+        ("memory.ram: 1", "names a whole entry"),
+        ("name: other", "unknown key"),
+        ("title.x: 1", "`title` has no keys below it"),
+        ("clock.core: 1", "1 has no unit"),
+        ("clock.core_hz: 1.0e6", "a figure needs its origin"),
+        ("compute.units: many", "expected a whole number, found 'many'"),
+    ],
+)
+def test_wrong_overrides_of_a_mode_are_found_by_check(override: str, message: str, write: Write) -> None:
+    path = write(f"memory: [{{name: ram}}]\nmodes: {{m: {{{override}}}}}\n")
+    assert load_profile(path).name == "board"  # the mode is not used
+    with pytest.raises(ProfileError, match=message):
+        check_profile(path)
+
+
+TABLE = {
+    "schema": "hwbmpq/lut/v1",
+    "device": "d",
+    "runtime": "r",
+    "source": {"title": "t"},
+    "unit": "us",
+    "key": ["op", "w_bits", "a_bits"],
+    "entries": [{"op": "conv2d", "w_bits": 8, "a_bits": 8, "macs": 10, "value": 1.5}],
+}
+
+
+def with_table(write: Write, tmp_path: Path, content: str, file: str = "t.json", extra: str = "") -> Path:
+    (tmp_path / "here").mkdir(exist_ok=True)
+    (tmp_path / "here" / "t.json").write_text(content)
+    return write(f'lookup_tables: [{{id: t, file: "{file}"{extra}}}]\n', folder="here")
+
+
+def test_a_lookup_table_is_read_from_the_profiles_folder(write: Write, tmp_path: Path) -> None:
+    profile = load_profile(with_table(write, tmp_path, json.dumps(TABLE)))
+    assert profile.tables["t"].entries[0].value == 1.5
+
+
+def test_a_child_finds_the_tables_of_its_base(write: Write) -> None:
+    assert load_profile(write("extends: nvidia_t4\n", widths="")).tables["tvm_batch8"].batch == 8
+
+
+def test_a_table_is_checked_against_its_sha256(write: Write, tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match="its sha256 differs"):
+        load_profile(with_table(write, tmp_path, json.dumps(TABLE), extra=f", sha256: {'a' * 64}"))
+
+
+@pytest.mark.parametrize("file", ["../t.json", "/etc/hostname", "link.json", "nothing.json", "", "t.json\\0", "."])
+def test_tables_are_read_from_nowhere_else(file: str, write: Write, tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text(json.dumps(TABLE))
+    path = with_table(write, tmp_path, json.dumps(TABLE), file=file)
+    (tmp_path / "here" / "link.json").symlink_to(tmp_path / "t.json")
+    with pytest.raises(ProfileError, match=r"no file .* in the profile's folder|at least 1 character|not YAML"):
+        load_profile(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"unit": "hours"}, "unit: Input should be 's', 'ms'"),
+        ({"entries": []}, "entries: Tuple should have at least 1 item"),
+        ({"extra": 1}, "extra: unknown key"),
+        ({"key": ["op", "in_channels", "w_bits", "a_bits"]}, "an entry lacks 'in_channels'"),
+        ({"key": ["op", "w_bits", "w_bits"]}, "the table's key lacks 'a_bits'"),
+        ({"entries": TABLE["entries"] * 2}, "two entries for op=conv2d w_bits=8 a_bits=8"),
+        ({"schema": "other"}, "schema"),
+        (
+            {"entries": [{"op": "conv2d", "w_bits": 8, "a_bits": 8, "macs": 10, "value": -1}]},
+            "entries.0.value: Input should be greater than 0",
+        ),
+    ],
+)
+def test_wrong_tables_say_what_is_wrong(change: dict[str, object], message: str, write: Write, tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match=message):
+        load_profile(with_table(write, tmp_path, json.dumps({**TABLE, **change})))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", r"t.json:1:2: not JSON"),
+        ('{"a": NaN}', "NaN is no measured value"),
+        ("[" * 100_000, "not a JSON table"),
+        ("[1]", "t.json"),
+        ("1" * 10_000, "not a JSON table"),
+        ("\x00", "not JSON"),
+    ],
+)
+def test_what_is_no_table_ends_in_one_sentence(content: str, message: str, write: Write, tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match=message):
+        load_profile(with_table(write, tmp_path, content))
+
+
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.yaml"
+    os.mkfifo(pipe)
+    (tmp_path / "folder.yaml").mkdir()
+    for path in (pipe, tmp_path / "folder.yaml"):
+        with pytest.raises(ProfileError, match="not a regular file"):
+            load_profile(path)
+    with pytest.raises(ProfileError, match="not a regular file"):
+        load_profile("/dev/zero")
+
+
+def test_unreadable_files_say_so(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write("")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(ProfileError, match="cannot be read: Permission denied"):
+        load_profile(path)
+
+
+def test_a_broken_profile_of_the_user_is_listed_as_broken(write: Write) -> None:
+    write("nonsense: 1\n", name="broken", folder="mine")
+    (listing,) = [listing for listing in list_profiles() if listing.name == "broken"]
+    assert listing.profile is None
+    assert listing.error is not None
+    assert "unknown key" in str(listing.error)
