@@ -124,7 +124,9 @@ def _matmul_nbits(shape: dict[str, Any], bits: int, random: np.random.Generator)
         accuracy_level=4,
     )
     rows = shape["positions"]
-    return _model(node, initializers, (TensorProto.FLOAT, [rows, inputs]), (TensorProto.FLOAT, [rows, outputs]))
+    return _model(
+        node, initializers, (TensorProto.FLOAT, [rows, inputs]), (TensorProto.FLOAT, [rows, outputs])
+    )
 
 
 def _model(node: Any, initializers: dict[str, Any], given: Any, made: Any) -> onnx.ModelProto:
@@ -161,7 +163,9 @@ def timer(model: onnx.ModelProto, threads: int) -> Callable[[], float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("networks", nargs="+", help="files of `hwbmpq inspect --json`")
     parser.add_argument("-o", "--output", required=True)
     parser.add_argument("--rounds", type=int, default=15)

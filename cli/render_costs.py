@@ -56,7 +56,7 @@ def print_layer_costs(
             _print_additive(console, graph, costs, table, all_rows=all_rows)
         else:
             _print_rows(console, costs, table)
-        _print_remarks(console, table)
+        _print_remarks(console, costs, table)
     _print_missing(console, costs)
 
 
@@ -112,7 +112,7 @@ def _print_rows(console: Console, costs: "NetworkCosts", table: "CostTable") -> 
     console.print(view)
 
 
-def _print_remarks(console: Console, table: "CostTable") -> None:
+def _print_remarks(console: Console, costs: "NetworkCosts", table: "CostTable") -> None:
     if table.model and table.model != table.name:
         console.print(f"[dim]by the cost model {escape(table.model)}[/]")
     if table.is_flat:
@@ -120,7 +120,10 @@ def _print_remarks(console: Console, table: "CostTable") -> None:
     for note in table.notes:
         console.print(f"[yellow]![/] {escape(note)}", highlight=False)
     if table.capacity is not None:
-        console.print(f"has to fit in {escape(table.capacity.level)}: {amount(table.capacity.bits, 'bit')}")
+        too_large = [f"W{w}" for w in costs.widths if costs.total(table.name, w) > table.capacity.bits]
+        verdict = f"[red]does not at {', '.join(too_large)}[/]" if too_large else "does at every width"
+        size = amount(table.capacity.bits, "bit")
+        console.print(f"has to fit in {escape(table.capacity.level)} ({size}): {verdict}", highlight=False)
     if table.doubtful_figures:
         console.print(f"[yellow]![/] rests on {_doubts(table.doubtful_figures)}", highlight=False)
     console.print()

@@ -8,6 +8,7 @@ from hwbmpq.costs.latency import MS_PER_SECOND
 from hwbmpq.costs.model import LayerCost, LayerwiseCost
 from hwbmpq.costs.registry import register
 from hwbmpq.costs.table import Number
+from hwbmpq.hardware.formats import WidthPair
 from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.values import Layer
 
@@ -25,7 +26,14 @@ class Gap8(LayerwiseCost):
 
     def per_layer(self, figures: FigureLog) -> LayerCost:
         clock = figures.need("clock", "core_hz")
-        return lambda layer, pair: gap8_cycles(layer) / clock * MS_PER_SECOND
+        known: dict[str, Number] = {}  # the same at every width
+
+        def cost(layer: Layer, pair: WidthPair) -> Number:
+            if layer.name not in known:
+                known[layer.name] = gap8_cycles(layer) / clock * MS_PER_SECOND
+            return known[layer.name]
+
+        return cost
 
     def notes(self, profile: HardwareProfile) -> tuple[str, ...]:
         return (

@@ -1,7 +1,6 @@
 """A layer as the loops that hardware runs."""
 
 from dataclasses import dataclass
-from fractions import Fraction
 from math import prod
 
 from hwbmpq.costs.table import Number
@@ -69,9 +68,12 @@ def as_window(layer: Layer, cost_model: str) -> Window:
 
 def repeats(layer: Layer) -> Number:
     """How often the first call's work is done: the number of calls, if all have the same shape."""
-    gemm = as_gemm(layer)
-    ratio = Fraction(layer.macs, gemm.groups * gemm.rows * gemm.columns * gemm.depth)
-    return ratio.numerator if ratio.denominator == 1 else float(ratio)
+    once = positions(layer) * prod(layer.weight_shape[1:]) * _outputs_per_position(layer)
+    return layer.macs // once if layer.macs % once == 0 else layer.macs / once
+
+
+def _outputs_per_position(layer: Layer) -> int:
+    return layer.in_channels if layer.kind.startswith("conv_transpose") else layer.out_channels
 
 
 def traffic_bits(layer: Layer, weight_bits: int, activation_bits: int) -> tuple[int, int]:

@@ -77,8 +77,12 @@ class Roofline(ThroughputTable):
         return cost
 
     def notes(self, profile: HardwareProfile) -> tuple[str, ...]:
-        figure = profile.compute.efficiency
-        if figure is None or figure.value == 1:
+        efficiency = profile.compute.efficiency
+        is_measured = any(
+            "measured" in (row.kind, row.macs_per_cycle and row.macs_per_cycle.kind)
+            for row in profile.compute.table
+        )
+        if not is_measured and (efficiency is None or efficiency.value == 1):
             return ("a peak roofline: real kernels are slower",)
         return ()
 

@@ -67,13 +67,12 @@ class LayerwiseCost(BaseModel):
         costs: dict[str, dict[Precision, Number]] = {}
         origins: dict[str, dict[Precision, str]] = {}
         for layer in layers:
-            op = op_of(layer)
             row = costs[layer.name] = {}
-            for precision in candidates_of(layer, precisions):
-                runs = finder.execution(op, precision)
+            for precision, runs in finder.executions(op_of(layer), candidates_of(layer, precisions)):
                 row[precision] = cost(layer, runs.pair)
-                origin = f"runs as {runs.pair.precision}" if runs.is_promoted else ""
-                origin = "; ".join(filter(None, [origin, self.origin(layer, runs.pair)]))
+                origin = self.origin(layer, runs.pair)
+                if runs.is_promoted:
+                    origin = f"runs as {runs.pair.precision}" + (f"; {origin}" if origin else "")
                 if origin:
                     origins.setdefault(layer.name, {})[precision] = origin
         capacity = self.capacity(figures)

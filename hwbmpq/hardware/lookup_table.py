@@ -108,6 +108,7 @@ class LookupTable(_Block):
 
     _index: dict[tuple[KeyValue | None, ...], Entry] = PrivateAttr(default_factory=dict)
     _classes: dict[tuple[KeyValue | None, ...], list[Entry]] = PrivateAttr(default_factory=dict)
+    _logarithms: dict[int, tuple[float, ...]] = PrivateAttr(default_factory=dict)
 
     def model_post_init(self, context: Any) -> None:
         for name in ("op", *WIDTH_KEYS):
@@ -120,6 +121,7 @@ class LookupTable(_Block):
             if self._index.setdefault(key, entry) is not entry:
                 raise ValueError(f"two entries for {self.shown(dict(zip(self.key, key, strict=True)))}")
             self._classes.setdefault(self._class_of(entry), []).append(entry)
+            self._logarithms[id(entry)] = self._sizes({name: getattr(entry, name) for name in self.key})
 
     @property
     def quantity(self) -> str:
@@ -147,14 +149,19 @@ class LookupTable(_Block):
 
     def nearest(self, geometry: Mapping[str, KeyValue]) -> Entry | None:
         """Of the neighbours, the one whose sizes are nearest on a logarithmic scale, of the same stride if any."""
-        names = [name for name in SIZE_KEYS if name in self.key]
+        here = self._sizes(geometry)
+        stride = geometry["stride"] if "stride" in self.key else None
 
         def distance(entry: Entry) -> tuple[bool, float]:
-            sizes = ((float(getattr(entry, name)), _size(geometry[name])) for name in names)
-            apart = sum(abs(math.log((there + 1) / (here + 1))) for there, here in sizes)
-            return "stride" in self.key and entry.stride != geometry["stride"], apart
+            apart = sum(
+                abs(one - other) for one, other in zip(self._logarithms[id(entry)], here, strict=True)
+            )
+            return stride is not None and entry.stride != stride, apart
 
         return min(self.neighbours(geometry), key=distance, default=None)
+
+    def _sizes(self, geometry: Mapping[str, Any]) -> tuple[float, ...]:
+        return tuple(math.log(geometry[name] + 1) for name in SIZE_KEYS if name in self.key)
 
     def shown(self, geometry: Mapping[str, KeyValue]) -> str:
         """The key of a layer as a person reads it."""
@@ -163,11 +170,6 @@ class LookupTable(_Block):
             value = geometry[name]
             parts.append(f"{name}={'x'.join(map(str, value)) if isinstance(value, tuple) else value}")
         return " ".join(parts)
-
-
-def _size(value: KeyValue) -> int:
-    assert isinstance(value, int)
-    return value
 
 
 def parse_lookup_table(content: bytes, file: str, *, sha256: str | None = None) -> LookupTable:

@@ -10,7 +10,7 @@ MOST_PROBLEMS = 50
 """Problems listed before the rest is only counted."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class Place:
     """A position in a file; lines and columns count from 1."""
 
@@ -39,10 +39,10 @@ class ProfileError(HwbmpqError):
     """A profile, or a file it refers to, that cannot be used. ``problems`` lists all that is wrong."""
 
     def __init__(self, problems: Sequence[Problem], *, hint: str = "") -> None:
-        in_order = sorted(
-            problems, key=lambda problem: (problem.place.file, problem.place.line, problem.place.column)
-        )
-        self.problems = tuple(dict.fromkeys(in_order))
+        found: dict[tuple[Place, str], Problem] = {}
+        for problem in problems:  # a source that a whole block names is one problem
+            found.setdefault((problem.place, problem.message), problem)
+        self.problems = tuple(sorted(found.values(), key=lambda problem: problem.place))
         lines = [str(problem) for problem in self.problems[:MOST_PROBLEMS]]
         left = len(self.problems) - len(lines)
         super().__init__("\n".join([*lines, *([f"… and {left} more problems"] if left else [])]), hint=hint)

@@ -33,6 +33,7 @@ class WidthFinder:
     def __init__(self, profile: HardwareProfile) -> None:
         self._profile = profile
         self._found: dict[tuple[str, Precision], Execution] = {}
+        self._lists: dict[tuple[str, int], tuple[Sequence[Precision], list[tuple[Precision, Execution]]]] = {}
         self._pairs: dict[Precision, list[WidthPair]] = {}
         for pair in profile.pairs:
             self._pairs.setdefault(pair.precision, []).append(pair)
@@ -43,6 +44,16 @@ class WidthFinder:
         if key not in self._found:
             self._found[key] = self._find(op, precision)
         return self._found[key]
+
+    def executions(self, op: str, precisions: Sequence[Precision]) -> list[tuple[Precision, Execution]]:
+        """What runs at each of several precisions."""
+        key = (op, id(precisions))
+        if (
+            key not in self._lists
+        ):  # most layers share one list of candidates: keep it, and its id stays its own
+            found = [(precision, self.execution(op, precision)) for precision in precisions]
+            self._lists[key] = (precisions, found)
+        return self._lists[key][1]
 
     def _find(self, op: str, precision: Precision) -> Execution:
         pair = self._pair(op, precision)

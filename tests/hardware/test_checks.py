@@ -69,7 +69,10 @@ def test_all_problems_are_listed_at_once_in_the_order_of_the_file(tmp_path: Path
         ("power: {active_w: {value: -1 W, kind: assumed}}", "'-1 W' must be greater than zero"),
         ("power: {active_w: {value: true, kind: assumed}}", "expected a number, found True"),
         ("power: {active_w: {value: [], kind: assumed}}", r"expected a number, found \[\]"),
-        ("power: {active: {value: 1 W, kind: assumed}, active_w: {value: 1, kind: assumed}}", "given twice, also as"),
+        (
+            "power: {active: {value: 1 W, kind: assumed}, active_w: {value: 1, kind: assumed}}",
+            "given twice, also as",
+        ),
         ("power: 3", "power: expected a mapping, found 3"),
         ("memory: {name: x}", "memory: expected a list"),
         ("memory: [3]", "memory.0: expected a mapping"),

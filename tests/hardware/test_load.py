@@ -71,7 +71,9 @@ def test_without_the_variable_the_platforms_folder_is_searched(
 
 
 def test_an_unknown_name_suggests_the_close_one() -> None:
-    with pytest.raises(UnknownNameError, match="no hardware profile named 'jetsn_nano': did you mean jetson_nano") as caught:
+    with pytest.raises(
+        UnknownNameError, match="no hardware profile named 'jetsn_nano': did you mean jetson_nano"
+    ) as caught:
         load_profile("jetsn_nano")
     assert "looked in" in caught.value.hint
 
@@ -164,7 +166,9 @@ def test_problems_of_a_base_are_reported_in_the_base(write: Write) -> None:
         load_profile(write("extends: base\n"))
 
 
-@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "sub/secret", "..", ".", "secret\\0", "link", "42"])
+@pytest.mark.parametrize(
+    "name", ["../secret", "/etc/passwd", "sub/secret", "..", ".", "secret\\0", "link", "42"]
+)
 def test_extends_reads_nothing_outside(name: str, write: Write, tmp_path: Path) -> None:
     write("power: {idle_w: {value: 77, kind: assumed}}\n", name="secret")
     write("power: {idle_w: {value: 77, kind: assumed}}\n", name="secret", folder="here/sub")
@@ -240,12 +244,16 @@ def test_a_table_is_checked_against_its_sha256(write: Write, tmp_path: Path) -> 
         load_profile(with_table(write, tmp_path, json.dumps(TABLE), extra=f", sha256: {'a' * 64}"))
 
 
-@pytest.mark.parametrize("file", ["../t.json", "/etc/hostname", "link.json", "nothing.json", "", "t.json\\0", "."])
+@pytest.mark.parametrize(
+    "file", ["../t.json", "/etc/hostname", "link.json", "nothing.json", "", "t.json\\0", "."]
+)
 def test_tables_are_read_from_nowhere_else(file: str, write: Write, tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text(json.dumps(TABLE))
     path = with_table(write, tmp_path, json.dumps(TABLE), file=file)
     (tmp_path / "here" / "link.json").symlink_to(tmp_path / "t.json")
-    with pytest.raises(ProfileError, match=r"no file .* in the profile's folder|at least 1 character|not YAML"):
+    with pytest.raises(
+        ProfileError, match=r"no file .* in the profile's folder|at least 1 character|not YAML"
+    ):
         load_profile(path)
 
 
@@ -265,7 +273,9 @@ def test_tables_are_read_from_nowhere_else(file: str, write: Write, tmp_path: Pa
         ),
     ],
 )
-def test_wrong_tables_say_what_is_wrong(change: dict[str, object], message: str, write: Write, tmp_path: Path) -> None:
+def test_wrong_tables_say_what_is_wrong(
+    change: dict[str, object], message: str, write: Write, tmp_path: Path
+) -> None:
     with pytest.raises(ProfileError, match=message):
         load_profile(with_table(write, tmp_path, json.dumps({**TABLE, **change})))
 
@@ -281,7 +291,9 @@ def test_wrong_tables_say_what_is_wrong(change: dict[str, object], message: str,
         ("\x00", "not JSON"),
     ],
 )
-def test_what_is_no_table_ends_in_one_sentence(content: str, message: str, write: Write, tmp_path: Path) -> None:
+def test_what_is_no_table_ends_in_one_sentence(
+    content: str, message: str, write: Write, tmp_path: Path
+) -> None:
     with pytest.raises(ProfileError, match=message):
         load_profile(with_table(write, tmp_path, content))
 

@@ -109,7 +109,9 @@ def test_and_so_does_their_latency(name: str) -> None:
 def test_devices_with_fast_narrow_kernels_gain() -> None:
     for name in ("mpic", "gap9_ne16", "nvidia_t4", "pynq_z1_bismo"):
         profile = load_profile(name)
-        table = get_cost_model("latency").tabulate(NETWORK, profile, layer_candidates(NETWORK, profile, [4, 8]))
+        table = get_cost_model("latency").tabulate(
+            NETWORK, profile, layer_candidates(NETWORK, profile, [4, 8])
+        )
         narrow, wide = (value for _, value in sorted(table["conv3x3"].items()))
         assert narrow < 0.7 * wide
 

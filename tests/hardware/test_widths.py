@@ -44,13 +44,20 @@ def test_candidates(target: str, bits: list[int] | None, activation_bits: str | 
 @pytest.mark.parametrize(
     ("target", "bits", "activation_bits", "message"),
     [
-        ("coral_edge_tpu", [4], "same", r"'coral_edge_tpu' does not run \* with 4-bit weights; its pairs: int8×int8"),
+        (
+            "coral_edge_tpu",
+            [4],
+            "same",
+            r"'coral_edge_tpu' does not run \* with 4-bit weights; its pairs: int8×int8",
+        ),
         ("mpic", [2], "float", "with 2-bit weights with float activations"),
         ("imx500", [4], 4, r"does not run \* at W4A4; it runs W2A8, W4A8, W8A8"),
         ("jetson_nano@5w", [3], "same", "'jetson_nano@5w' does not run"),
     ],
 )
-def test_unsupported_widths_say_what_is(target: str, bits: list[int], activation_bits: str | int, message: str) -> None:
+def test_unsupported_widths_say_what_is(
+    target: str, bits: list[int], activation_bits: str | int, message: str
+) -> None:
     with pytest.raises(UnsupportedPrecisionError, match=message):
         candidates(load_profile(target), bits, activation_bits=activation_bits)
 

@@ -60,15 +60,6 @@ def test_our_networks_have_the_published_sizes(name: str, layers: int, weights: 
     assert model.input_size == (3, 32, 32)
 
 
-def test_vgg16_reproduces_the_papers_compression_ratio() -> None:
-    """Table 1, CIFAR-10, second VGG16 row: 15.4x; the formula gives 15.47."""
-    bits = [16, 4, 2, 4, 4, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 16]
-    model = load_model("hwbmpq:vgg16", device="meta")
-    sizes = [layer.parameters for layer in hwbmpq.describe(model.network, model.example_input())]
-    ratio = 32 * sum(sizes) / sum(size * width for size, width in zip(sizes, bits, strict=True))
-    assert ratio == pytest.approx(15.47, abs=0.005)
-
-
 @pytest.mark.parametrize(
     ("spec", "classes", "size"),
     [

@@ -1,0 +1,151 @@
+"""Activation memory: rows against the definition, by brute force."""
+
+import itertools
+import random
+from collections.abc import Iterable
+from math import prod
+
+import pytest
+
+import hwbmpq
+from hwbmpq.costs import get_cost_model
+from hwbmpq.costs.activations import MOST_ROWS_PER_STEP
+from hwbmpq.errors import UnsupportedLayerError
+from hwbmpq.hardware import layer_candidates, load_profile
+from hwbmpq.testing import conv_layer
+from hwbmpq.values import Layer, Precision, Schedule, StoredTensor
+
+WIDTHS = tuple(Precision(weight_bits=bits, activation_bits=bits) for bits in (2, 4, 8))
+
+
+class Network(list[Layer]):
+    """Layers with a schedule, as ``LayerGraph`` has it."""
+
+    def __init__(self, layers: Iterable[Layer], schedule: Schedule) -> None:
+        super().__init__(layers)
+        self.schedule = schedule
+
+
+def peak(schedule: Schedule, allocation: dict[str, Precision]) -> int:
+    """The definition, step by step."""
+    worst = 0
+    for step in range(len(schedule.steps)):
+        total = 0
+        for tensor in schedule.tensors:
+            if tensor.made_at <= step <= tensor.last_read_at:
+                if tensor.feeds_addition:
+                    bits = 16
+                elif tensor.readers:
+                    bits = max(allocation[reader].activation_bits for reader in tensor.readers)
+                else:
+                    bits = 32
+                total += tensor.elements * bits
+        worst = max(worst, total)
+    return worst
+
+
+def random_network(seed: int, *, readers: int = 3) -> Network:
+    rng = random.Random(seed)
+    names = [f"l{index}" for index in range(5)]
+    tensors = []
+    for index in range(6):
+        made = rng.randrange(5)
+        tensors.append(
+            StoredTensor(
+                name=f"t{index}",
+                elements=rng.randint(1, 100),
+                made_at=made,
+                last_read_at=rng.randint(made, 4),
+                readers=tuple(rng.sample(names, rng.randint(0, readers))),
+                feeds_addition=rng.random() < 0.2,
+            )
+        )
+    layers = [conv_layer(2, 2, size=4, name=name) for name in names]
+    return Network(layers, Schedule(steps=tuple(names), tensors=tuple(tensors)))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_rows_give_the_peak_for_every_allocation(seed: int) -> None:
+    network = random_network(seed)
+    table = get_cost_model("activation_memory").tabulate(network, load_profile("generic"), WIDTHS)
+    capped = bool(table.notes)
+    for choice in itertools.product(WIDTHS, repeat=5):
+        allocation = dict(zip((layer.name for layer in network), choice, strict=True))
+        expected = peak(network.schedule, allocation)
+        assert table.total(allocation) >= expected
+        assert capped or table.total(allocation) == expected
+
+
+def test_beyond_64_rows_a_step_tensors_count_at_their_widest_and_the_table_says_so() -> None:
+    names = [f"l{index}" for index in range(5)]
+    tensors = [
+        StoredTensor(name=f"t{n}", elements=10 + n, made_at=0, last_read_at=0, readers=tuple(names))
+        for n in range(4)
+    ]
+    layers = [conv_layer(2, 2, size=4, name=name) for name in names]
+    network = Network(layers, Schedule(steps=("only",), tensors=tuple(tensors)))
+    table = get_cost_model("activation_memory").tabulate(network, load_profile("generic"), WIDTHS)
+    assert len(table.rows) <= MOST_ROWS_PER_STEP
+    assert (
+        "in 1 of 1 steps some tensors with several readers count at their widest candidate" in table.notes[0]
+    )
+    widest = dict.fromkeys(names, WIDTHS[-1])
+    assert table.total(widest) == peak(network.schedule, widest)
+    narrow = dict.fromkeys(names, WIDTHS[0])
+    assert peak(network.schedule, narrow) < table.total(narrow) <= peak(network.schedule, widest)
+
+
+@pytest.mark.parametrize(
+    "spec", ["hwbmpq:resnet8_b", "timm:mobilenetv2_050", "timm:vit_tiny_patch16_224", "timm:densenet121"]
+)
+def test_real_networks_agree_with_the_definition(spec: str) -> None:
+    model = hwbmpq.models.load_model(spec, device="meta")
+    graph = hwbmpq.describe(model.network, model.example_input())
+    profile = load_profile("generic")
+    choices = layer_candidates(graph, profile, [2, 4, 8])
+    table = get_cost_model("activation_memory").tabulate(graph, profile, choices)
+    rng = random.Random(0)
+    for _ in range(20):
+        allocation = {name: rng.choice(precisions) for name, precisions in choices.items()}
+        assert table.total(allocation) >= peak(graph.schedule, allocation)
+        assert bool(table.notes) or table.total(allocation) == peak(graph.schedule, allocation)
+
+
+def test_the_row_that_decides_is_named() -> None:
+    model = hwbmpq.models.load_model("hwbmpq:resnet8", device="meta")
+    graph = hwbmpq.describe(model.network, model.example_input())
+    profile = load_profile("mpic")
+    table = get_cost_model("ram" if profile.memory else "activation_memory").tabulate(
+        graph, profile, layer_candidates(graph, profile, [2, 8])
+    )
+    allocation = {name: max(choices) for name, choices in layer_candidates(graph, profile, [2, 8]).items()}
+    # add: its two operands and its result, 16 x 32 x 32 each, all at 16 bits.
+    assert table.peak(allocation).label == "add"
+    assert table.total(allocation) == 3 * 16 * 32 * 32 * 16
+
+
+def test_layers_alone_are_not_enough() -> None:
+    with pytest.raises(
+        UnsupportedLayerError, match="needs the network's tensors: pass the LayerGraph"
+    ) as caught:
+        get_cost_model("activation_memory").tabulate(
+            [conv_layer(2, 2, size=4)], load_profile("generic"), WIDTHS
+        )
+    assert "layer_working_set" in caught.value.hint
+
+
+def test_the_working_set_is_one_row_per_layer() -> None:
+    layers = [conv_layer(2, 4, size=4, name="a"), conv_layer(4, 8, size=4, name="b")]
+    table = get_cost_model("layer_working_set").tabulate(layers, load_profile("generic"), WIDTHS)
+    assert [row.label for row in table.rows] == ["a", "b"]
+    assert table.total({"a": WIDTHS[2], "b": WIDTHS[0]}) == (2 + 4) * 16 * 8
+    assert table.total({"a": WIDTHS[0], "b": WIDTHS[2]}) == (4 + 8) * 16 * 8
+    assert prod(layers[0].input_shape) == 32
+
+
+def test_promoted_widths_are_stored_wide() -> None:
+    precision = Precision(weight_bits=3, activation_bits=3)
+    table = get_cost_model("layer_working_set").tabulate(
+        [conv_layer(2, 2, size=4)], load_profile("mpic"), [precision]
+    )
+    assert table.total({"conv": precision}) == 64 * 4
