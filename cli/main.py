@@ -69,6 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _report(error: HwbmpqError) -> None:
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(f"[bold red]error:[/] {escape(str(error))}")
+    message = str(error)
+    separator = "\n" if "\n" in message else " "  # a list of places starts on a line of its own
+    console.print(f"[bold red]error:[/]{separator}{escape(message)}")
     if error.hint:
         console.print(f"[bold]try:[/] {escape(error.hint)}")

@@ -19,7 +19,6 @@ _SCALES = {
     "uJ": (("J", 1e6), ("mJ", 1e3), ("uJ", 1), ("nJ", 1e-3)),
     "bit-op": (("Gbit-op", 1e9), ("Mbit-op", 1e6), ("bit-op", 1)),
 }
-_CELL = 7
 _NARROWEST_NAME = 12
 
 
@@ -70,7 +69,8 @@ def _print_additive(
     decimals = _decimals(largest / size)
     shown = list(graph) if all_rows else largest_layers(graph.layers)
     longest = max(len(layer.name) for layer in shown)
-    room = console.width - (_CELL + 2) * len(widths) - 1  # for the names and the bars
+    cell = max(len(f"{value / size:.{decimals}f}") for value in [largest, *totals.values()])
+    room = console.width - (cell + 2) * len(widths) - 1  # for the names and the bars
     name_width = max(_NARROWEST_NAME, min(longest, room))
     bar_width = max(0, min(12, (room - name_width) // len(widths) - 2))
     view = plain_table(f"{table.name} in {unit}, by weight width")

@@ -203,7 +203,7 @@ def _print_figures(console: Console, profile: "HardwareProfile") -> None:
         style = "yellow" if figure.is_doubtful else ""
         kind = Text(figure.kind or "", style=style)
         table.add_row(
-            Text(_spoken(profile, path)),
+            Text(_spoken(profile, path, dimension.suffix)),
             value,
             kind,
             ", ".join(figure.src),
@@ -221,17 +221,16 @@ def _print_figures(console: Console, profile: "HardwareProfile") -> None:
     console.print(table)
 
 
-def _spoken(profile: "HardwareProfile", path: str) -> str:
-    """``compute conv2d int8 MACs per cycle`` instead of ``compute.table.0.macs_per_cycle``."""
+def _spoken(profile: "HardwareProfile", path: str, suffix: str) -> str:
+    """``memory.dram.bandwidth``, and ``conv2d 3x3 int8`` for a row of a table."""
     block, _, rest = path.partition(".table.")
     if not rest:
-        return path
-    index, _, field = rest.partition(".")
-    row = getattr(profile, block).table[int(index)]
+        return path.removesuffix(suffix)
+    row = getattr(profile, block).table[int(rest.partition(".")[0])]
     kernel = "x".join(map(str, row.kernel_size)) if row.kernel_size else ""
     widths = "×".join(str(fmt) for fmt in (row.w, row.a) if fmt) or (str(row.compute) if row.compute else "")
-    what = " ".join(filter(None, [", ".join(row.op), kernel, widths]))
-    return f"{block} [{what}] {field}"
+    ops = "any layer" if "*" in row.op else ", ".join(row.op)
+    return " ".join(filter(None, [ops, kernel, widths]))
 
 
 def profile_dict(profile: "HardwareProfile") -> dict[str, Any]:

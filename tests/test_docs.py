@@ -1,7 +1,9 @@
-"""Every Python block and every hwbmpq command of the README and the docs runs."""
+"""Every Python block and every hwbmpq command of the README and the docs runs, and prints what the page shows."""
 
+import os
 import re
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -9,51 +11,134 @@ import torch
 
 import hwbmpq
 from hwbmpq.cli.main import main
+from hwbmpq.costs import registry
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(\w+)(?: ([^\n]+))?\n(.*?)^```\n?", re.MULTILINE | re.DOTALL)
+ANYTHING = "…"
 
 
-def blocks(language: str) -> list[tuple[str, str]]:
-    found = []
-    for page in PAGES:
-        for index, (kind, text) in enumerate(BLOCK.findall(page.read_text())):
-            if kind == language:
-                found.append((f"{page.name}-{index}", text))
+@dataclass(frozen=True)
+class Block:
+    """A fenced block; ``file`` is where it is to be saved (with + behind it: appended)."""
+
+    language: str
+    file: str
+    text: str
+    follows: bool
+    """Whether nothing stands between it and the block before."""
+
+
+def blocks(page: Path) -> list[Block]:
+    found, end = [], -1
+    text = page.read_text()
+    for match in BLOCK.finditer(text):
+        found.append(Block(match[1], match[2] or "", match[3], match.start() == end))
+        end = match.end()
     return found
 
 
-def commands() -> list[str]:
-    lines = [line for _, text in blocks("sh") for line in text.splitlines()]
-    return [line.partition("#")[0].strip() for line in lines if line.startswith("hwbmpq ")]
+def python_blocks() -> list[tuple[str, str]]:
+    return [
+        (f"{page.name}-{index}", block.text)
+        for page in PAGES
+        for index, block in enumerate(blocks(page))
+        if block.language == "python"
+    ]
 
 
-@pytest.mark.parametrize("text", [t for _, t in blocks("python")], ids=[name for name, _ in blocks("python")])
-def test_python_block_runs(text: str) -> None:
-    names: dict[str, object] = {}
+@pytest.mark.parametrize("text", [t for _, t in python_blocks()], ids=[name for name, _ in python_blocks()])
+def test_python_block_runs(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_MODELS", dict(hwbmpq.costs.cost_models()))  # a block may register a model
+    names: dict[str, object] = {"__name__": "docs"}
     exec(compile(text, "docs", "exec"), names)
-    assert "hwbmpq" in names  # it shows something of ours
+    assert "hwbmpq" in text  # it shows something of ours
 
 
-@pytest.mark.parametrize("line", commands())
-def test_command_runs(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_run_and_print_what_the_page_shows(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("HWBMPQ_PROFILES", str(tmp_path / "none"))
+    _make_the_readers_files()
+    output = ""
+    for block in blocks(page):
+        if block.file:
+            name, _, append = block.file.partition(" ")
+            before = Path(name).read_text() if append else ""
+            Path(name).write_text(before + block.text)
+        elif block.language == "sh":
+            output = "".join(
+                _run(line, capsys) for line in block.text.splitlines() if line.startswith("hwbmpq ")
+            )
+        elif block.language == "text" and block.follows and output:
+            assert shows(block.text, output), f"{page.name} shows\n{block.text}\nbut it prints\n{output}"
+
+
+def _run(line: str, capsys: pytest.CaptureFixture[str]) -> str:
+    command, _, comment = line.partition("#")
+    command, _, file = command.partition(">")
+    expected = 2 if comment.strip() == "exit 2" else 0
+    code = main(shlex.split(command)[1:])
+    printed = capsys.readouterr()
+    assert code == expected, f"{line}: {printed.err}"
+    if file:
+        Path(file.strip()).write_text(printed.out)
+    return printed.err if file else printed.out + printed.err
+
+
+def _make_the_readers_files() -> None:
+    """What the README calls your own files."""
     network = hwbmpq.models.load_model("hwbmpq:resnet20").network.eval()
     torch.save(network.state_dict(), "resnet20.pt")
     torch.export.save(torch.export.export(network, (torch.randn(1, 3, 32, 32),)), "model.pt2")
     Path("net.py").write_text(
         "import torch\ndef make_net():\n    return torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU())\n"
     )
-    assert main(shlex.split(line)[1:]) == 0
+
+
+def shows(page: str, output: str) -> bool:
+    """Whether the lines of a page are those of an output; a line with … alone stands for any lines."""
+    wanted = [line.rstrip() for line in page.splitlines() if line.strip()]
+    printed = [line.rstrip() for line in output.splitlines() if line.strip()]
+    pattern = "".join("(?:.*\n)*" if line == ANYTHING else re.escape(line) + "\n" for line in wanted)
+    return re.fullmatch(pattern, "".join(f"{line}\n" for line in printed)) is not None
+
+
+def test_shows_compares_lines() -> None:
+    assert shows("a\n…\nd", "a  \nb\n\nc\nd\n")
+    assert not shows("a\n…\nd", "a\nb\n")
+    assert not shows("a", "a\nb")
 
 
 def test_there_are_blocks_and_commands_to_run() -> None:
-    assert len(blocks("python")) >= 3
-    assert len(commands()) >= 6
+    assert len(python_blocks()) >= 6
+    commands = [
+        line
+        for page in PAGES
+        for block in blocks(page)
+        if block.language == "sh"
+        for line in block.text.splitlines()
+    ]
+    assert sum(line.startswith("hwbmpq ") for line in commands) >= 15
+    shown = [block for page in PAGES for block in blocks(page) if block.language == "text" and block.follows]
+    assert len(shown) >= 6
+
+
+def test_the_plug_in_of_the_docs_is_the_one_that_the_tests_install() -> None:
+    page = (ROOT / "docs" / "cost-models.md").read_text()
+    assert (ROOT / "tests" / "plugin" / "hwbmpq_wear.py").read_text() in page
 
 
 def test_internal_links_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_no_page_names_a_place_of_ours() -> None:
+    for page in PAGES:
+        assert os.path.expanduser("~/") not in page.read_text()

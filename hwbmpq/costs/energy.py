@@ -84,7 +84,9 @@ class MacEnergy(LayerwiseCost):
     traffic: bool = True
     """Count moving weights and activations as well."""
     weights_in: str | None = None
+    """The memory that stores the weights (default: the last that holds them)."""
     activations_in: str | None = None
+    """The memory that stores the activations (default: the last that holds them)."""
 
     def per_layer(self, figures: FigureLog) -> LayerCost:
         arithmetic = self.per_mac(figures)
@@ -156,6 +158,7 @@ class EnergyPerOperation(LayerwiseCost):
     formula: ClassVar[str] = "ops_per_mac * MACs * energy_pj_per_op"
     needs: ClassVar[tuple[str, ...]] = ("power.energy_pj_per_op",)
     ops_per_mac: float = Field(OPERATIONS_PER_MAC, gt=0)
+    """Operations that the vendor counts for one multiply-accumulate."""
 
     def per_layer(self, figures: FigureLog) -> LayerCost:
         energy = figures.need("power", "energy_pj_per_op")

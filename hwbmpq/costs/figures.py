@@ -1,25 +1,14 @@
 """Figures of a profile as cost models read them: asked for by name, remembered, never replaced by a default."""
 
+from pydantic import BaseModel
+
 from hwbmpq.costs.table import FigureUse
 from hwbmpq.errors import MissingFigureError
 from hwbmpq.hardware.formats import WidthPair
 from hwbmpq.hardware.profile import HardwareProfile
-from hwbmpq.hardware.schema import Figure, MemoryLevel, Row
+from hwbmpq.hardware.schema import Figure, MemoryLevel, Row, quantity_of
 
 _ROW_FIGURES = ("macs_per_cycle", "macs_per_s", "pj_per_mac")
-_UNITS = {
-    "macs_per_s": "MAC/s",
-    "macs_per_cycle": "MAC/cycle",
-    "pj_per_mac": "pJ/MAC",
-    "_hz": "Hz",
-    "_bytes": "B",
-    "_bytes_per_s": "B/s",
-    "bytes_per_cycle": "B/cycle",
-    "_cycles": "cycles",
-    "_pj_per_bit": "pJ/bit",
-    "_pj_per_op": "pJ/op",
-    "_w": "W",
-}
 
 
 class FigureLog:
@@ -36,11 +25,11 @@ class FigureLog:
 
     def need(self, block: str, field: str) -> float:
         """The figure ``block.field`` (``clock.core_hz``), or a ``MissingFigureError`` that names it."""
-        return self._take(getattr(getattr(self.profile, block), field), f"{block}.{field}")
+        return self._take(getattr(self.profile, block), field, block)
 
     def need_of(self, level: MemoryLevel, field: str) -> float:
         """A figure of a memory."""
-        return self._take(getattr(level, field), f"memory.{level.name}.{field}")
+        return self._take(level, field, f"memory.{level.name}")
 
     def constant(self, use: FigureUse) -> float:
         """A figure of the cost model itself."""
@@ -49,8 +38,7 @@ class FigureLog:
 
     def efficiency(self) -> float:
         """The share of the peak that is reached; all of it if the profile says nothing."""
-        figure = self.profile.compute.efficiency
-        return 1.0 if figure is None else self._take(figure, "compute.efficiency")
+        return 1.0 if self.profile.compute.efficiency is None else self.need("compute", "efficiency")
 
     def missing(self, field: str, *, hint: str = "") -> MissingFigureError:
         return MissingFigureError(self.profile.target, field, self.cost_model, hint=hint)
@@ -76,16 +64,20 @@ class FigureLog:
             raise self.missing(f"{block}.table row for {op}{kernel} at {pair}")
         index = -max(matches)[1]
         field = next(name for name in _ROW_FIGURES if getattr(rows[index], name, None) is not None)
-        return field, self._take(getattr(rows[index], field), f"{block}.table.{index}.{field}")
+        return field, self._take(rows[index], field, f"{block}.table.{index}")
 
-    def _take(self, figure: Figure | None, path: str) -> float:
+    def _take(self, owner: BaseModel, field: str, where: str) -> float:
+        figure: Figure | None = getattr(owner, field)
+        path = f"{where}.{field}"
         if figure is None:
-            key = path.rpartition(".")[2]
-            raise self.missing(path, hint=f"add it to the profile: `{key}: {{value: …, kind: …, src: […]}}`")
+            raise self.missing(
+                path, hint=f"add it to the profile: `{field}: {{value: …, kind: …, src: […]}}`"
+            )
+        quantity = quantity_of(type(owner).model_fields[field])
         self._used[path] = FigureUse(
             path=path,
             value=figure.value,
-            unit=next((unit for suffix, unit in _UNITS.items() if path.endswith(suffix)), ""),
+            unit=quantity.dimension.unit if quantity else "",
             kind=figure.kind or "",
             sources=figure.src,
             note=figure.note or "",

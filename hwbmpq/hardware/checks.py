@@ -7,10 +7,10 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from hwbmpq.hardware.document import Node
-from hwbmpq.hardware.normalise import BLANK, block_of, short_keys
+from hwbmpq.hardware.normalise import BLANK, block_of
 from hwbmpq.hardware.problems import Place, Problem, unknown_key
 from hwbmpq.hardware.profile import SCHEMA_ID, HardwareProfile
-from hwbmpq.hardware.schema import Figure
+from hwbmpq.hardware.schema import Figure, short_keys
 from hwbmpq.hardware.units import shown
 
 Location = tuple[str | int, ...]

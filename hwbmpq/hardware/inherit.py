@@ -3,9 +3,10 @@
 from pydantic import BaseModel
 
 from hwbmpq.hardware.document import Node
-from hwbmpq.hardware.normalise import block_of, normalise_field, short_keys
+from hwbmpq.hardware.normalise import block_of, normalise_field
 from hwbmpq.hardware.problems import Problem, unknown_key
 from hwbmpq.hardware.profile import HardwareProfile
+from hwbmpq.hardware.schema import short_keys
 
 _OWN = ("abstract", "extends", "name")
 """Keys that a profile never takes from its base."""

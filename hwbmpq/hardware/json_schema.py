@@ -5,8 +5,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from hwbmpq.hardware import schema
-from hwbmpq.hardware.normalise import quantity_of, short_keys
 from hwbmpq.hardware.profile import SCHEMA_ID, HardwareProfile
+from hwbmpq.hardware.schema import quantity_of, short_keys
 
 _FIGURE = {"$ref": "#/$defs/Figure"}
 

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from hwbmpq.hardware.document import Node
 from hwbmpq.hardware.problems import Problem
-from hwbmpq.hardware.schema import Quantity, Row, Sourced
+from hwbmpq.hardware.schema import Quantity, Row, Sourced, quantity_of, short_keys
 from hwbmpq.hardware.units import parse_quantity, shown
 
 BLANK = "FILL_IN"
@@ -69,22 +69,6 @@ def normalise_field(
         items = [normalise(item, model, problems, f"{path}.{i}", origin) for i, item in enumerate(node.value)]
         return node.holding(items)
     return normalise(node, model, problems, path, origin)
-
-
-def short_keys(model: type[BaseModel]) -> dict[str, str]:
-    """Keys without their unit (``bandwidth``), whose value must then carry it, and the full ones."""
-    found = {}
-    for name, info in model.model_fields.items():
-        quantity = quantity_of(info)
-        suffix = quantity.dimension.suffix if quantity else ""
-        if quantity and suffix and name.endswith(suffix) and name != suffix:
-            found[name.removesuffix(suffix) + quantity.dimension.short_suffix] = name
-    return found
-
-
-def quantity_of(info: FieldInfo) -> Quantity | None:
-    """The mark of a field that is a figure."""
-    return next((mark for mark in info.metadata if isinstance(mark, Quantity)), None)
 
 
 def block_of(info: FieldInfo) -> type[BaseModel] | None:

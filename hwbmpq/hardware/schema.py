@@ -14,6 +14,7 @@ from pydantic import (
     Field,
     WithJsonSchema,
 )
+from pydantic.fields import FieldInfo
 
 from hwbmpq.hardware.formats import NumberFormat, parse_format
 from hwbmpq.hardware.units import (
@@ -22,9 +23,11 @@ from hwbmpq.hardware.units import (
     BYTES_PER_SECOND,
     CYCLES,
     HERTZ,
+    MACS_PER_CYCLE,
     MACS_PER_SECOND,
     NANOMETRES,
     PICOJOULES_PER_BIT,
+    PICOJOULES_PER_MAC,
     PICOJOULES_PER_OPERATION,
     PLAIN,
     VOLTS,
@@ -121,6 +124,22 @@ class Quantity:
         self.may_be_zero = may_be_zero
 
 
+def quantity_of(info: FieldInfo) -> Quantity | None:
+    """The mark of a field that is a figure."""
+    return next((mark for mark in info.metadata if isinstance(mark, Quantity)), None)
+
+
+def short_keys(model: type[BaseModel]) -> dict[str, str]:
+    """Keys without their unit (``bandwidth``), whose value must then carry it, and the full ones."""
+    found = {}
+    for name, info in model.model_fields.items():
+        quantity = quantity_of(info)
+        suffix = quantity.dimension.suffix if quantity else ""
+        if quantity and suffix and name.endswith(suffix) and name != suffix:
+            found[name.removesuffix(suffix) + quantity.dimension.short_suffix] = name
+    return found
+
+
 class Source(Block):
     """Where figures come from."""
 
@@ -187,7 +206,9 @@ class Row(Sourced):
 class ComputeRow(Row):
     """How fast the device multiplies."""
 
-    macs_per_cycle: Annotated[Figure | None, Quantity(PLAIN)] = Field(default=None, description="per unit")
+    macs_per_cycle: Annotated[Figure | None, Quantity(MACS_PER_CYCLE)] = Field(
+        default=None, description="per unit"
+    )
     macs_per_s: Annotated[Figure | None, Quantity(MACS_PER_SECOND)] = Field(
         default=None, description="per unit, where no clock is known: 4 TOPS are 2 TMAC/s"
     )
@@ -234,7 +255,7 @@ class MemoryLevel(Sourced):
 class EnergyRow(Row):
     """What one multiply-accumulate takes."""
 
-    pj_per_mac: Annotated[Figure, Quantity(PLAIN, may_be_zero=True)]
+    pj_per_mac: Annotated[Figure, Quantity(PICOJOULES_PER_MAC, may_be_zero=True)]
 
 
 class Energy(Sourced):

@@ -10,7 +10,7 @@ from hwbmpq.hardware.units import (
     BYTES,
     BYTES_PER_SECOND,
     HERTZ,
-    PLAIN,
+    MACS_PER_CYCLE,
     Dimension,
     format_quantity,
     parse_quantity,
@@ -31,7 +31,7 @@ class Question:
 
 def _quantity(dimension: Dimension) -> Callable[[str], object]:
     def check(answer: str) -> object:
-        value = parse_quantity(answer, dimension, needs_unit=bool(dimension.symbols))
+        value = parse_quantity(answer, dimension, needs_unit=bool(dimension.suffix))
         if value <= 0:
             raise ValueError("must be greater than zero")
         return value
@@ -73,7 +73,7 @@ QUESTIONS = (
         key="macs_per_cycle",
         text="Multiply-accumulates per cycle (a peak, or measured)",
         example="0.5",
-        check=_quantity(PLAIN),
+        check=_quantity(MACS_PER_CYCLE),
     ),
     Question(key="ram", text="Memory for activations", example="320 KiB", check=_quantity(BYTES)),
     Question(key="storage", text="Memory for weights", example="2 MiB", check=_quantity(BYTES)),

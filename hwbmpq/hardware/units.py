@@ -84,10 +84,14 @@ MACS_PER_SECOND = Dimension(
     symbols={"MAC/s": 1.0, "OPS": 0.5, "FLOPS": 0.5},
     examples="2 TMAC/s, 4 TOPS",
 )
+MACS_PER_CYCLE = Dimension(
+    unit="MAC/cycle", suffix="", symbols={"MAC/cycle": 1.0}, prefixes=False, examples="15.5 MAC/cycle"
+)
+PICOJOULES_PER_MAC = Dimension(unit="pJ/MAC", suffix="", symbols={"J/MAC": 1e12}, examples="0.3 pJ/MAC")
 WATTS = Dimension(unit="W", suffix="_w", symbols={"W": 1.0}, examples="10 W, 5.4 mW")
 NANOMETRES = Dimension(unit="nm", suffix="_nm", symbols={"m": 1e9}, examples="45 nm")
 VOLTS = Dimension(unit="V", suffix="_v", symbols={"V": 1.0}, examples="0.9 V")
-PLAIN = Dimension(unit="", suffix="", prefixes=False, examples="15.5")
+PLAIN = Dimension(unit="", suffix="", prefixes=False, examples="0.5")
 
 
 def parse_quantity(text: str, dimension: Dimension, *, needs_unit: bool = False) -> float:

@@ -74,7 +74,7 @@ def test_what_memory_needs_is_named(write: Write) -> None:
     profile = write("precisions: {weights: [int8], activations: [int8]}\n")
     with pytest.raises(
         MissingFigureError,
-        match="profile 'board' has no precisions.bias_bits, which the cost model 'weight_memory' needs",
+        match=r"profile 'board' has no precisions.bias_bits, which the cost model 'weight_memory' needs",
     ):
         value("weight_memory", profile, biases=True)
     with pytest.raises(MissingFigureError, match=r"no precisions.simd_channels"):
@@ -89,7 +89,7 @@ def test_flash_and_ram_have_the_capacity_of_their_memories() -> None:
     assert (flash.capacity.level, flash.capacity.bits) == ("flash", 8 * 2**21)
     assert any(use.path == "memory.flash.size_bytes" for use in flash.figures)
     with pytest.raises(
-        MissingFigureError, match="'generic' has no memory.dram.size_bytes, which the cost model 'flash'"
+        MissingFigureError, match=r"'generic' has no memory.dram.size_bytes, which the cost model 'flash'"
     ):
         tabulate("flash", "generic")
     with pytest.raises(
@@ -147,7 +147,7 @@ def test_depthwise_does_not_take_the_rate_of_convolutions(write: Write) -> None:
     body = "clock: {core_hz: {value: 1, kind: assumed}}\ncompute: {kind: assumed, table: [{op: conv2d, macs_per_cycle: 1}]}\n"
     with pytest.raises(
         MissingFigureError,
-        match="no compute.table row for dwconv2d 3x3 at int8×int8, which the cost model 'throughput_table' needs",
+        match=r"no compute.table row for dwconv2d 3x3 at int8×int8, which the cost model 'throughput_table' needs",
     ):
         value("throughput_table", write(body), conv_layer(8, 8, size=8, groups=8))
 
@@ -193,7 +193,7 @@ def test_weights_on_chip_gain_no_time_from_fewer_bits(write: Write) -> None:
 def test_a_bandwidth_that_is_not_known_is_not_infinite(write: Write) -> None:
     profile = write(ROOFLINE.replace("bytes_per_cycle: 0.1, ", ""))
     with pytest.raises(
-        MissingFigureError, match="no memory.flash.bandwidth_bytes_per_s, which the cost model 'roofline'"
+        MissingFigureError, match=r"no memory.flash.bandwidth_bytes_per_s, which the cost model 'roofline'"
     ):
         value("roofline", profile)
     assert value("roofline", profile, weights_in="sram") > 0
@@ -467,7 +467,7 @@ def test_unpacked_weights_are_timed_as_what_they_are_unpacked_to(write: Write) -
 
 
 def test_cycles_need_a_clock_and_batches_are_said(write: Write) -> None:
-    with pytest.raises(MissingFigureError, match="clock.core_hz"):
+    with pytest.raises(MissingFigureError, match=r"clock.core_hz"):
         tabulate("latency", lookup(write, unit="cycles"), conv_layer(8, 8, size=8))
     table = tabulate("latency", lookup(write, batch=8), conv_layer(8, 8, size=8))
     assert "measured and given for a batch of 8" in table.notes

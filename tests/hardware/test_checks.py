@@ -130,7 +130,7 @@ def test_the_file_has_the_profiles_name(write: Write) -> None:
     path = write("")
     other = path.with_name("other.yaml")
     path.rename(other)
-    with pytest.raises(ProfileError, match="'board' in a file called other.yaml: write `name: other`"):
+    with pytest.raises(ProfileError, match=r"'board' in a file called other.yaml: write `name: other`"):
         check_profile(other)
 
 

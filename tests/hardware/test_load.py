@@ -133,7 +133,7 @@ def test_a_block_default_of_the_base_does_not_vouch_for_the_child(write: Write) 
     """`src` of a block holds for the numbers of that file only."""
     base = "sources: {a: {kind: code, title: A}}\npower: {kind: datasheet, src: [a], active_w: 1}\n"
     write(base, name="base")
-    with pytest.raises(ProfileError, match="board.yaml:7:17: power.idle_w: a figure needs its origin"):
+    with pytest.raises(ProfileError, match=r"board.yaml:7:17: power.idle_w: a figure needs its origin"):
         load_profile(write("extends: base\npower: {idle_w: 1}\n"))
 
 
@@ -152,7 +152,7 @@ def test_inheritance_cycles_and_missing_bases_are_named(write: Write) -> None:
     write("extends: b\n", name="a")
     write("extends: c\n", name="b")
     path = write("extends: a\n", name="c")
-    with pytest.raises(ProfileError, match="b.yaml:6:10: extends: a cycle: c extends a extends b extends c"):
+    with pytest.raises(ProfileError, match=r"b.yaml:6:10: extends: a cycle: c extends a extends b extends c"):
         load_profile(path)
     with pytest.raises(ProfileError, match="a profile cannot extend itself"):
         load_profile(write("extends: board\n"))
@@ -162,7 +162,7 @@ def test_inheritance_cycles_and_missing_bases_are_named(write: Write) -> None:
 
 def test_problems_of_a_base_are_reported_in_the_base(write: Write) -> None:
     write("clock: {cor: 1}\n", name="base")
-    with pytest.raises(ProfileError, match="base.yaml:6:9: clock.cor: unknown key: did you mean `core`"):
+    with pytest.raises(ProfileError, match=r"base.yaml:6:9: clock.cor: unknown key: did you mean `core`"):
         load_profile(write("extends: base\n"))
 
 
@@ -170,13 +170,17 @@ def test_problems_of_a_base_are_reported_in_the_base(write: Write) -> None:
     "name", ["../secret", "/etc/passwd", "sub/secret", "..", ".", "secret\\0", "link", "42"]
 )
 def test_extends_reads_nothing_outside(name: str, write: Write, tmp_path: Path) -> None:
-    write("power: {idle_w: {value: 77, kind: assumed}}\n", name="secret")
-    write("power: {idle_w: {value: 77, kind: assumed}}\n", name="secret", folder="here/sub")
+    write(
+        "caveats: [SECRET]\nwrong_key: SECRET\n", name="secret"
+    )  # it would be complained about if it were read
+    write("caveats: [SECRET]\nwrong_key: SECRET\n", name="secret", folder="here/sub")
     (tmp_path / "here" / "link.yaml").symlink_to(tmp_path / "secret.yaml")
     path = write(f'extends: "{name}"\n', folder="here")
-    with pytest.raises(ProfileError) as caught:
+    with pytest.raises(
+        ProfileError, match="no profile|leads outside the profile's folder and the search path"
+    ) as caught:
         load_profile(path)
-    assert "77" not in str(caught.value)
+    assert len(caught.value.problems) == 1
 
 
 def test_modes_reach_into_lists_by_name_and_short_keys(write: Write) -> None:

@@ -57,7 +57,7 @@ def test_wrong_text_says_what_to_write(text: str, dimension: Dimension, message:
 
 
 def test_a_unit_can_be_demanded() -> None:
-    with pytest.raises(ValueError, match="'480' has no unit; write it like 921.6 MHz"):
+    with pytest.raises(ValueError, match=r"'480' has no unit; write it like 921.6 MHz"):
         parse_quantity("480", units.HERTZ, needs_unit=True)
     assert parse_quantity("0.5", units.PLAIN, needs_unit=True) == 0.5
 

@@ -1,0 +1,42 @@
+"""``hwbmpq costs``."""
+
+import json
+
+import pytest
+
+from hwbmpq.cli.main import main
+from hwbmpq.costs import cost_models
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+def test_list_has_every_model_with_unit_and_meaning(capsys: Captured) -> None:
+    assert main(["costs", "list"]) == 0
+    output = capsys.readouterr().out
+    for name in cost_models():
+        assert name in output
+    assert "proxy" in output
+    assert "bit-op" in output
+
+
+@pytest.mark.parametrize("name", sorted(cost_models()))
+def test_show_explains_every_model(name: str, capsys: Captured) -> None:
+    assert main(["costs", "show", name]) == 0
+    output = capsys.readouterr().out
+    assert output.startswith(name)
+    for word in ("formula", "needs"):
+        assert word in output
+    assert main(["costs", "show", name, "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["formula"]
+    assert all(option["text"] for option in content["options"].values())
+
+
+def test_show_of_an_unknown_name_suggests(capsys: Captured) -> None:
+    assert main(["costs", "show", "rooflin"]) == 2
+    assert "did you mean roofline" in capsys.readouterr().err

@@ -1,0 +1,298 @@
+"""``hwbmpq targets``."""
+
+import builtins
+import io
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hwbmpq.cli.main import main
+from hwbmpq.hardware import QUESTIONS, check_profile, load_profile
+from hwbmpq.hardware.load import list_profiles
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("HWBMPQ_PROFILES", str(tmp_path / "mine"))
+
+
+def run(capsys: Captured, *arguments: str, code: int = 0) -> str:
+    assert main(["targets", *arguments]) == code
+    printed = capsys.readouterr()
+    return printed.err if code else printed.out
+
+
+@pytest.mark.parametrize("columns", ["80", "140", "50"])
+def test_list_names_every_profile_whatever_the_width(
+    columns: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    output = run(capsys, "list")
+    assert all(len(line) <= int(columns) for line in output.splitlines())
+    if columns != "50":
+        for listing in list_profiles():
+            assert listing.name in output
+        assert "2 4 8 fp16 fp32" in output
+        assert "4 GiB" in output
+        assert "lookup_table" in output
+        assert "0/86/14" in output
+
+
+def test_list_marks_the_users_own_and_the_broken(capsys: Captured, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "own.yaml").write_text(
+        "schema: hwbmpq/profile/v1\nname: own\ntitle: t\nextends: mpic\n"
+    )
+    (tmp_path / "mine" / "sick.yaml").write_text("schema: 1\n")
+    output = run(capsys, "list")
+    assert "own *" in output
+    assert "broken" in output
+    assert "targets check" in output
+    content = {entry["name"]: entry for entry in json.loads(run(capsys, "list", "--json"))}
+    assert "is missing" in " ".join(content["sick"]["problems"])
+    assert content["own"]["pairs"][0] == ["int8", "int8"]
+
+
+def test_list_takes_less_than_a_second_without_torch() -> None:
+    code = (
+        "import sys, hwbmpq.cli.main as cli\n"
+        "assert cli.main(['targets', 'list']) == 0\n"
+        "print(sorted({m.partition('.')[0] for m in sys.modules} & {'torch', 'timm', 'networkx', 'numpy'}))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "[]"
+
+    def seconds() -> float:
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "hwbmpq", "targets", "list"], capture_output=True, check=True)
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(3)) < 1.0
+
+
+def test_show_gives_every_figure_its_source(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    output = run(capsys, "show", "jetson_nano@5w")
+    assert "jetson_nano@5w" in output
+    for text in (
+        "614.4 MHz",
+        "reported",
+        "nvpmodel",
+        "25.6 GB/s",
+        "you write it",
+        "first and last layer: W16A16",
+    ):
+        assert text in output
+    assert "Fewer bits do not make arithmetic faster" in output
+    assert "https://github.com/ceccocats/tkDNN/issues/26" in output
+
+
+@pytest.mark.parametrize("name", [listing.name for listing in list_profiles()])
+def test_show_works_for_every_profile_with_a_network(name: str, capsys: Captured) -> None:
+    output = run(capsys, "show", name, "--model", "hwbmpq:resnet8")
+    profile = load_profile(name)
+    assert f"hwbmpq:resnet8 at 3x32x32 on {name}" in output
+    assert "memory in KiB, by weight width" in output
+    assert "layer1.0.conv1" in output
+    for quantity in profile.cost_models:
+        assert f"{quantity} in" in output or f"no {quantity}:" in output
+    assert all(len(line) <= 80 for line in output.splitlines())
+
+
+def test_show_draws_bars_and_totals(capsys: Captured) -> None:
+    output = run(capsys, "show", "mpic", "--model", "hwbmpq:resnet8", "--bits", "2,8", "--cost", "memory")
+    (last,) = [line for line in output.splitlines() if line.startswith(" layer3.0.conv2")]
+    assert "████" in last
+    assert last.split()[1] == "9.00"
+    (total,) = [line for line in output.splitlines() if line.startswith(" all layers")]
+    assert total.split()[-2:] == ["19.05", "73.05"]
+
+
+def test_show_says_when_it_does_not_fit(capsys: Captured) -> None:
+    output = run(capsys, "show", "stm32f746", "--model", "hwbmpq:vgg16", "--cost", "flash", "--cost", "ram")
+    assert "has to fit in flash (1.000 MiB): does not at W4, W8" in output
+    assert "has to fit in sram (320.0 KiB): does at every width" in output
+
+
+def test_show_hides_small_layers_of_large_networks(capsys: Captured) -> None:
+    arguments = ("show", "generic", "--model", "timm:densenet121", "--cost", "memory", "--bits", "4")
+    assert "smaller layers (--all)" in run(capsys, *arguments)
+    assert len(run(capsys, *arguments, "--all").splitlines()) > 121
+
+
+def test_show_json_has_the_whole_table(capsys: Captured) -> None:
+    output = run(capsys, "show", "gap8", "--model", "hwbmpq:resnet8", "--cost", "latency", "--json")
+    content = json.loads(output)
+    assert content["target"] == "gap8"
+    table = content["costs"]["tables"]["latency"]
+    assert (table["model"], table["unit"]) == ("gap8", "ms")
+    assert table["figures"][0]["path"] == "clock.core_hz"
+    assert table["rows"][0]["costs"]["layer1.0.conv1"]["W2A2"] > 0
+    assert content["profile"]["clock"]["core_hz"]["value"] == 175e6
+
+
+def test_compare_shows_what_each_width_buys(capsys: Captured) -> None:
+    output = run(capsys, "compare", "mpic", "jetson_nano", "--model", "hwbmpq:resnet8", "--cost", "latency")
+    (line,) = [line for line in output.splitlines() if line.startswith(" W2")]
+    assert line.split()[3] == "2.88x"
+    assert line.split()[-1] == "1.00x"
+    assert "jetson_nano: widths do not change latency" in output
+    content = json.loads(run(capsys, "compare", "mpic", "gap8", "--model", "hwbmpq:resnet8", "--json"))
+    assert content["mpic"]["totals"]["latency"]["W2"] < content["mpic"]["totals"]["latency"]["W8"]
+    assert content["gap8"]["totals"]["latency"]["W2"] == content["gap8"]["totals"]["latency"]["W8"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", "jetsn"], "no hardware profile named 'jetsn'"),
+        (["show", "mpic", "--bits", "4"], "--cost and --bits need a network"),
+        (["show", "mpic", "--model", "hwbmpq:resnet8", "--cost", "latncy"], "did you mean latency?"),
+        (
+            ["show", "coral_edge_tpu", "--model", "hwbmpq:resnet8", "--bits", "4"],
+            "does not run conv2d with 4-bit weights",
+        ),
+        (["compare", "mpic", "nobody", "--model", "hwbmpq:resnet8"], "no hardware profile named 'nobody'"),
+        (["new", "../x"], "is no name for a profile"),
+        (["new", "a b"], "is no name for a profile"),
+        (["new", "x", "-o", "nowhere/at/all"], "cannot write nowhere/at/all/x.yaml"),
+        (["new", "x", "--from", "nobody"], "no hardware profile named 'nobody'"),
+        (["new", "x", "--from", "mpic", "--interactive"], "with --from, edit the file instead"),
+        (["check", "nothing.yaml"], "nothing.yaml:1:1: no such file"),
+    ],
+)
+def test_errors_are_one_sentence(arguments: list[str], message: str, capsys: Captured) -> None:
+    assert message in " ".join(run(capsys, *arguments, code=2).split())
+
+
+@pytest.mark.parametrize("bits", ["x", "1", "2,99", ""])
+def test_bits_are_checked_when_they_are_read(bits: str, capsys: Captured) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["targets", "show", "mpic", "--model", "hwbmpq:resnet8", "--bits", bits])
+    assert caught.value.code == 2
+    assert "--bits" in capsys.readouterr().err
+
+
+def test_check_reports_all_files_and_exits_with_2(capsys: Captured, tmp_path: Path) -> None:
+    good, bad, worse = (tmp_path / f"{name}.yaml" for name in ("good", "bad", "worse"))
+    good.write_text("schema: hwbmpq/profile/v1\nname: good\ntitle: t\nextends: jetson_nano\n")
+    bad.write_text("schema: hwbmpq/profile/v1\nname: bad\ntitle: t\nextends: mpic\nclok: 1\n")
+    worse.write_text("a: [")
+    assert main(["targets", "check", "good.yaml", "bad.yaml", "worse.yaml"]) == 2
+    printed = capsys.readouterr()
+    assert "ok good.yaml" in printed.out
+    assert "assumed or uncertain: compute.efficiency" in printed.out
+    assert "bad.yaml:5:1: clok: unknown key: did you mean `clock`?" in printed.err
+    assert "worse.yaml:2:1: not YAML" in printed.err
+
+
+def test_check_finds_unknown_cost_models_and_options(capsys: Captured, tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    head = "schema: hwbmpq/profile/v1\nname: own\ntitle: t\nextends: mpic\n"
+    path.write_text(head + "cost_models: {latency: {model: roofine}}\n")
+    assert "cost_models.latency: no cost model named 'roofine': did you mean roofline?" in run(
+        capsys, "check", "own.yaml", code=2
+    )
+    path.write_text(head + "cost_models: {latency: {model: roofline, weights: x}}\n")
+    assert "weights: no such option" in run(capsys, "check", "own.yaml", code=2)
+
+
+def test_check_remarks_what_a_cost_model_will_miss(capsys: Captured, tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(
+        "schema: hwbmpq/profile/v1\nname: own\ntitle: t\nextends: mpic\ncost_models: {latency: {model: roofline}}\n"
+    )
+    output = run(capsys, "check", "own.yaml")
+    assert (
+        "latency: profile 'own' has no memory that holds weights, which the cost model 'roofline' needs"
+        in output
+    )
+    content = json.loads(run(capsys, "check", "own.yaml", "--json"))
+    assert content[0]["problems"] == []
+    assert len(content[0]["remarks"]) == 2  # latency, and energy, which is power times latency
+
+
+def test_new_writes_a_template_once(capsys: Captured, tmp_path: Path) -> None:
+    assert "wrote board.yaml" in run(capsys, "new", "board")
+    assert "board.yaml exists" in run(capsys, "new", "board.yaml", code=2)
+    run(capsys, "new", "board", "--force")
+    assert "still to be filled in" in run(capsys, "check", "board.yaml", code=2)
+    text = (tmp_path / "board.yaml").read_text()
+    for question in QUESTIONS:
+        text = text.replace("FILL_IN", question.example, 1) if question is not QUESTIONS[0] else text
+    assert "FILL_IN" in text
+
+
+def test_new_from_a_profile_extends_it(capsys: Captured) -> None:
+    run(capsys, "new", "board", "--from", "jetson_nano")
+    assert "board.yaml:4:8: title: still to be filled in" in run(capsys, "check", "board.yaml", code=2)
+
+
+def test_new_from_a_profile_elsewhere_must_be_beside_it(capsys: Captured, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    base = tmp_path / "there" / "base.yaml"
+    base.write_text("schema: hwbmpq/profile/v1\nname: base\ntitle: t\nextends: mpic\n")
+    assert "the new profile could not find it" in run(capsys, "new", "board", "--from", str(base), code=2)
+    run(capsys, "new", "board", "--from", str(base), "-o", "there")
+    assert (tmp_path / "there" / "board.yaml").exists()
+
+
+def answered(monkeypatch: pytest.MonkeyPatch, answers: Iterator[str]) -> None:
+    def answer(*_: object) -> str:
+        try:
+            return next(answers)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr(builtins, "input", answer)
+
+
+def test_new_interactive_asks_until_the_answer_is_good(
+    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = [question.example for question in QUESTIONS]
+    given[1:1] = ["robot"]  # no class
+    given[6:6] = ["480"]  # no unit
+    answered(monkeypatch, iter(given))
+    output = run(capsys, "new", "board", "--interactive")
+    assert "It is complete" in output
+    profile = check_profile(tmp_path / "board.yaml")
+    assert (profile.title, profile.device_class) == (QUESTIONS[0].example, "mcu")
+
+
+def test_new_interactive_without_answers_writes_nothing(
+    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered(monkeypatch, iter(["A board"]))
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert "no more answers" in run(capsys, "new", "board", "--interactive", code=2)
+    assert not (tmp_path / "board.yaml").exists()
+
+
+def test_schema_prints_json(capsys: Captured) -> None:
+    content = json.loads(run(capsys, "schema"))
+    assert content["$schema"].startswith("https://json-schema.org/")
+    assert content["additionalProperties"] is False
+    level = content["$defs"]["MemoryLevel"]["properties"]
+    assert {"bandwidth", "bandwidth_bytes_per_s"} <= set(level)
+    assert "25.6 GB/s" in level["bandwidth"]["description"]
+
+
+def test_names_in_a_profile_are_text_and_not_markup(capsys: Captured, tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(
+        "schema: hwbmpq/profile/v1\nname: own\nextends: mpic\ntitle: '[red]x[/red] [/]'\ncaveats: ['[bold]y']\n"
+        "sources: {s: {kind: '[i]k', title: '[blink]z'}}\n"
+    )
+    output = run(capsys, "show", "own.yaml")
+    for text in ("[red]x[/red] [/]", "[bold]y", "[blink]z"):
+        assert text in output
