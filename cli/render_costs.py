@@ -164,6 +164,10 @@ def print_comparison(console: Console, all_costs: Sequence["NetworkCosts"], *, t
             )
         for caveat in costs.profile.caveats:
             console.print(f"{escape(costs.profile.target)}: {escape(caveat)}", highlight=False)
+        doubts = {figure.path: figure for table in costs.tables.values() for figure in table.doubtful_figures}
+        if doubts:
+            rests = f"rests on {_doubts(list(doubts.values()))}"
+            console.print(f"{escape(costs.profile.target)}: [yellow]{rests}[/]", highlight=False)
         for cost, reason in costs.missing.items():
             console.print(
                 f"{escape(costs.profile.target)}: [yellow]no {cost}:[/] {escape(reason)}", highlight=False

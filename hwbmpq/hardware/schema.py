@@ -12,6 +12,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainSerializer,
     WithJsonSchema,
 )
 from pydantic.fields import FieldInfo
@@ -79,7 +80,9 @@ Ops = Annotated[tuple[Op, ...], BeforeValidator(_listed, json_schema_input_type=
 KernelSize = Annotated[
     tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_listed, json_schema_input_type=int | list[int])
 ]
-Format = Annotated[NumberFormat, BeforeValidator(_format, json_schema_input_type=str)]
+Format = Annotated[
+    NumberFormat, BeforeValidator(_format, json_schema_input_type=str), PlainSerializer(str, return_type=str)
+]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=80)]
 Text = Annotated[str, Field(min_length=1, max_length=2000)]
 

@@ -177,7 +177,7 @@ def test_extends_reads_nothing_outside(name: str, write: Write, tmp_path: Path) 
     (tmp_path / "here" / "link.yaml").symlink_to(tmp_path / "secret.yaml")
     path = write(f'extends: "{name}"\n', folder="here")
     with pytest.raises(
-        ProfileError, match="no profile|leads outside the profile's folder and the search path"
+        ProfileError, match=r"no profile|leads outside the profile's folder and the search path"
     ) as caught:
         load_profile(path)
     assert len(caught.value.problems) == 1
