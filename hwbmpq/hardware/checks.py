@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from hwbmpq.hardware.document import Node
 from hwbmpq.hardware.normalise import BLANK, block_of
-from hwbmpq.hardware.problems import Place, Problem, unknown_key
+from hwbmpq.hardware.problems import Problem, unknown_key
 from hwbmpq.hardware.profile import SCHEMA_ID, HardwareProfile
 from hwbmpq.hardware.schema import Figure, short_keys
 from hwbmpq.hardware.units import shown
@@ -18,12 +18,9 @@ Location = tuple[str | int, ...]
 
 def validate(root: Node, problems: list[Problem]) -> HardwareProfile | None:
     """The profile, or None with every problem added to ``problems``."""
-    blanks = set(_blanks(root))
-    problems += [
-        Problem(place=node.place, field=".".join(map(str, path)), message="still to be filled in")
-        for path, node in _walk(root, ())
-        if node.value == BLANK
-    ]
+    unfilled = [path for path, node in _walk(root, ()) if node.value == BLANK]
+    problems += _placed(root, [(path, "still to be filled in") for path in unfilled])
+    blanks = {root.find(*path).place for path in unfilled}
     try:
         profile = HardwareProfile.model_validate(_without_nulls(root).plain())
     except ValidationError as error:
@@ -86,10 +83,6 @@ def _walk(node: Node, path: Location) -> Iterator[tuple[Location, Node]]:
         yield from _walk(child, (*path, key))
     for index, child in enumerate(node.items):
         yield from _walk(child, (*path, index))
-
-
-def _blanks(root: Node) -> Iterator[Place]:
-    return (node.place for _, node in _walk(root, ()) if node.value == BLANK)
 
 
 def _without_nulls(node: Node) -> Node:

@@ -110,7 +110,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def ends_well(content: bytes, folder: Path) -> None:
+def assert_ends_well(content: bytes, folder: Path) -> None:
     """The one property: a profile, or a report that a person can read; no other file is touched."""
     path = folder / "fuzzed.yaml"
     path.write_bytes(content)
@@ -204,19 +204,19 @@ def sized(examples: int) -> Any:
 @sized(_FAST)
 @given(content=mutated_profiles())
 def test_mutated_profiles(content: bytes, folder: Path) -> None:
-    ends_well(content, folder)
+    assert_ends_well(content, folder)
 
 
 @sized(_FAST // 2)
 @given(content=random_profiles())
 def test_random_contents(content: bytes, folder: Path) -> None:
-    ends_well(content, folder)
+    assert_ends_well(content, folder)
 
 
 @sized(_FAST // 2)
 @given(content=st.one_of(st.binary(max_size=300), st.text(max_size=300).map(lambda text: text.encode())))
 def test_random_bytes(content: bytes, folder: Path) -> None:
-    ends_well(content, folder)
+    assert_ends_well(content, folder)
 
 
 @sized(_FAST // 5)
@@ -229,21 +229,21 @@ def test_mutated_lookup_tables(data: st.DataObject, folder: Path) -> None:
     (folder / "table.json").write_text(text[:at] + nasty + text[at + length :])
     head = "schema: hwbmpq/profile/v1\nname: fuzzed\ntitle: t\nclass: mcu\n"
     body = "precisions: {weights: [int8], activations: [int8]}\nlookup_tables: [{id: t, file: table.json}]\n"
-    ends_well((head + body).encode(), folder)
+    assert_ends_well((head + body).encode(), folder)
 
 
 @pytest.mark.slow
 @sized(_THOROUGH)
 @given(content=mutated_profiles())
 def test_many_mutated_profiles(content: bytes, folder: Path) -> None:
-    ends_well(content, folder)
+    assert_ends_well(content, folder)
 
 
 @pytest.mark.slow
 @sized(_THOROUGH // 2)
 @given(content=random_profiles())
 def test_many_random_contents(content: bytes, folder: Path) -> None:
-    ends_well(content, folder)
+    assert_ends_well(content, folder)
 
 
 @sized(60)

@@ -1,0 +1,77 @@
+"""Weights in storage."""
+
+from collections.abc import Callable
+
+import pytest
+
+from hwbmpq.costs import CostTable
+from hwbmpq.errors import MissingFigureError
+from hwbmpq.hardware import HardwareProfile
+from hwbmpq.testing import conv_layer
+from hwbmpq.values import Precision
+
+Write = Callable[..., HardwareProfile]
+Tabulate = Callable[..., CostTable]
+Value = Callable[..., float]
+W2A8, W4A8, W8A8 = (Precision(weight_bits=bits, activation_bits=8) for bits in (2, 4, 8))
+CONV = conv_layer(64, 64, size=56)
+
+
+def test_weight_memory_counts_what_it_is_told_to(write: Write, value: Value) -> None:
+    profile = write("")
+    layer = conv_layer(4, 6, size=8, bias_parameters=6)
+    plain = 4 * 6 * 9 * 4
+    assert value("weight_memory", profile, layer, W4A8) == plain
+    assert value("weight_memory", profile, layer, W4A8, scales=True) == plain + 32
+    assert value("weight_memory", profile, layer, W4A8, per_channel=True) == plain + 6 * 32
+    assert value("weight_memory", profile, layer, W4A8, scales=True, biases=True) == plain + 32 + 6 * 32
+
+
+def test_simd_padding_costs_64_48ths(value: Value) -> None:
+    layer = conv_layer(16, 48, size=8)
+    assert value("weight_memory", "imx500", layer, W4A8, padding=True) * 48 == layer.parameters * 4 * 64
+    assert value("weight_memory", "imx500", layer, W8A8, padding=True) == layer.parameters * 8 * 64 / 48
+    assert value("weight_memory", "imx500", conv_layer(16, 64, size=8), W4A8, padding=True) == 16 * 64 * 9 * 4
+
+
+def test_a_shared_weight_counts_once(value: Value) -> None:
+    borrowed = conv_layer(4, 4, size=8, parameters=0, shares_weight_with="other")
+    assert value("weight_memory", "generic", borrowed, W4A8, scales=True) == 0
+
+
+def test_what_memory_needs_is_named(write: Write, value: Value) -> None:
+    profile = write("precisions: {weights: [int8], activations: [int8]}\n")
+    with pytest.raises(
+        MissingFigureError,
+        match=r"profile 'board' has no precisions.bias_bits, which the cost model 'weight_memory' needs",
+    ):
+        value("weight_memory", profile, biases=True)
+    with pytest.raises(MissingFigureError, match=r"no precisions.simd_channels"):
+        value("weight_memory", profile, padding=True)
+    with pytest.raises(MissingFigureError, match=r"no memory level 'rom'"):
+        value("weight_memory", profile, level="rom")
+
+
+def test_flash_and_ram_have_the_capacity_of_their_memories(tabulate: Tabulate) -> None:
+    flash = tabulate("flash", "stm32h743")
+    assert flash.capacity is not None
+    assert (flash.capacity.level, flash.capacity.bits) == ("flash", 8 * 2**21)
+    assert any(use.path == "memory.flash.size_bytes" for use in flash.figures)
+    with pytest.raises(
+        MissingFigureError, match=r"'generic' has no memory.dram.size_bytes, which the cost model 'flash'"
+    ):
+        tabulate("flash", "generic")
+    with pytest.raises(
+        MissingFigureError, match="no memory that holds weights, which the cost model 'flash' needs"
+    ):
+        tabulate("flash", "mpic")
+
+
+def test_the_farthest_memory_that_holds_weights_stores_them(tabulate: Tabulate) -> None:
+    table = tabulate("flash", "gap8")
+    assert table.capacity is not None
+    assert table.capacity.level == "l3"
+
+
+def test_shared_memory_is_remarked_upon(tabulate: Tabulate) -> None:
+    assert "holds the activations as well" in tabulate("flash", "imx500").notes[-1]
