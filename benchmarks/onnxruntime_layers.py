@@ -228,10 +228,14 @@ def table_text(entries: list[dict[str, Any]], models: list[str], args: argparse.
 
 
 def processor() -> str:
+    facts = {}
     for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor()
+        key, _, value = line.partition(":")
+        facts.setdefault(key.strip(), value.strip())
+    flags = set(facts.get("flags", "").split())
+    named = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_vnni": "VNNI"}
+    has = [name if flag in flags else f"no {name}" for flag, name in named.items()]
+    return f"{facts.get('model name', platform.processor())} ({', '.join(has)})"
 
 
 if __name__ == "__main__":

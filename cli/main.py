@@ -1,6 +1,8 @@
 """The ``hwbmpq`` command: parser, errors, exit codes."""
 
 import argparse
+import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -50,6 +52,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code. Errors of the input are one sentence on stderr and code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without × shows ? instead of a traceback
     args = build_parser().parse_args(argv)
     try:
         args.run(args)
@@ -62,9 +67,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader (head, less) has gone. Python flushes stdout once more at exit: let it go nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence_stdout()  # the reader (head, less) has gone
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _silence_stdout()
+        _report(HwbmpqError(f"cannot write the output: {error.strerror}"))
+        return USER_ERROR
     return 0
+
+
+def _silence_stdout() -> None:
+    """Python flushes stdout once more at exit: let it go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report(error: HwbmpqError) -> None:

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -23,7 +23,10 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 class OutputConsole(Console):
-    """A console that leaves a closed pipe to ``main``; rich itself would exit with 1."""
+    """A console that leaves a closed pipe to ``main`` (rich itself would exit with 1) and colours only what we say."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, **options)
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -51,6 +54,11 @@ def bar(share: float, width: int) -> str:
     eighths = round(min(max(share, 0.0), 1.0) * width * 8)
     full, rest = divmod(eighths, 8)
     return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 layer``, ``2 layers``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def compact(count: int) -> str:
@@ -147,7 +155,7 @@ def _shape(shape: Iterable[int]) -> str:
 
 def _totals(graph: "LayerGraph") -> str:
     return (
-        f"[bold]{len(graph)} layer{'s' if len(graph) != 1 else ''}[/], [bold]{graph.weights:,} weights[/] "
+        f"[bold]{counted(len(graph), 'layer')}[/], [bold]{graph.weights:,} weights[/] "
         f"({ratio(graph.weights, graph.parameters):.2%} of {graph.parameters:,} parameters), "
         f"[bold]{graph.layer_macs:,} MACs[/] ({ratio(graph.layer_macs, graph.macs):.2%} of all), "
         f"traced by {graph.traced_by}" + "".join(f"\n[dim]not by {escape(note)}[/]" for note in graph.notes)

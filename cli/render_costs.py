@@ -1,5 +1,6 @@
 """Costs of a network drawn for a terminal."""
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from hwbmpq.cli.render import bar, largest_layers, plain_table, ratio, shorten
+from hwbmpq.cli.render_targets import spoken
 
 if TYPE_CHECKING:
     from hwbmpq.costs import CostTable, FigureUse, NetworkCosts
@@ -20,12 +22,14 @@ _SCALES = {
     "bit-op": (("Gbit-op", 1e9), ("Mbit-op", 1e6), ("bit-op", 1)),
 }
 _NARROWEST_NAME = 12
+_NEARLY_ALL = 0.995
+_AMOUNT = 9  # characters
 
 
-def scale(value: float, unit: str) -> tuple[str, float]:
-    """A unit in which ``value`` has few digits before the point, and its size."""
+def scale(value: float, unit: str, least: float = 1) -> tuple[str, float]:
+    """The largest unit of which ``value`` is at least ``least``, and its size."""
     for name, size in _SCALES.get(unit, ((unit, 1.0),)):
-        if abs(value) >= size:
+        if abs(value) >= least * size:
             return name, size
     return _SCALES.get(unit, ((unit, 1.0),))[-1]
 
@@ -49,7 +53,11 @@ def print_layer_costs(
     console: Console, graph: "LayerGraph", costs: "NetworkCosts", *, title: str, all_rows: bool
 ) -> None:
     """One table per cost: layers down, widths across."""
-    console.print(f"[bold]{escape(title)} on {escape(costs.profile.target)}[/]\n", highlight=False)
+    console.print(f"[bold]{escape(title)} on {escape(costs.profile.target)}[/]\n")
+    if len(costs.widths) == 1:
+        console.print(
+            f"[yellow]![/] one width to choose from, W{costs.widths[0]}: nothing to allocate here\n"
+        )
     for table in costs.tables.values():
         if table.is_additive:
             _print_additive(console, graph, costs, table, all_rows=all_rows)
@@ -62,42 +70,48 @@ def print_layer_costs(
 def _print_additive(
     console: Console, graph: "LayerGraph", costs: "NetworkCosts", table: "CostTable", *, all_rows: bool
 ) -> None:
-    widths = sorted({precision.weight_bits for choices in costs.choices.values() for precision in choices})
-    totals = {width: costs.total(table.name, width) for width in costs.widths}
     largest = max((value for layer in graph for value in table[layer.name].values()), default=0)
-    unit, size = scale(largest, table.unit)
+    unit, size = scale(largest, table.unit, least=10)  # small layers should not vanish
     decimals = _decimals(largest / size)
+    totals = {width: costs.total(table.name, width) for width in costs.widths}
+    cell = max(len("W16A16"), *(len(f"{value / size:.{decimals}f}") for value in [largest, *totals.values()]))
+    widths = sorted({precision.weight_bits for choices in costs.choices.values() for precision in choices})
     shown = list(graph) if all_rows else largest_layers(graph.layers)
-    longest = max(len(layer.name) for layer in shown)
-    cell = max(len(f"{value / size:.{decimals}f}") for value in [largest, *totals.values()])
-    room = console.width - (cell + 2) * len(widths) - 1  # for the names and the bars
-    name_width = max(_NARROWEST_NAME, min(longest, room))
-    bar_width = max(0, min(12, (room - name_width) // len(widths) - 2))
-    view = plain_table(f"{table.name} in {unit}, by weight width")
-    view.add_column("layer", no_wrap=True)
-    for width in widths:
-        view.add_column(f"W{width}", no_wrap=True, justify="right")
-        if bar_width:
-            view.add_column("", no_wrap=True)
-    for layer in shown:
-        by_width = {precision.weight_bits: value for precision, value in table[layer.name].items()}
-        cells: list[str | Text] = [Text(shorten(layer.name, name_width))]
-        for width in widths:
-            value = by_width.get(width)
-            cells.append(Text("·", style="dim") if value is None else f"{value / size:.{decimals}f}")
+    name_width = min(max(len(layer.name) for layer in shown), max(_NARROWEST_NAME, console.width // 3))
+    # A number is never cut: rather a second table.
+    parts = math.ceil(len(widths) / max(1, (console.width - name_width - 2) // (cell + 2)))
+    for number in range(parts):
+        part = widths[len(widths) * number // parts : len(widths) * (number + 1) // parts]
+        bar_width = max(
+            0, min(12, (console.width - name_width - 2 - (cell + 2) * len(part)) // len(part) - 2)
+        )
+        view = plain_table(f"{table.name} in {unit}, by weight width")
+        view.add_column("layer", no_wrap=True)
+        for width in part:
+            view.add_column(
+                costs.label(width) if width in costs.widths else f"W{width}", no_wrap=True, justify="right"
+            )
             if bar_width:
-                cells.append("" if value is None else bar(ratio(value, largest), bar_width))
-        view.add_row(*cells)
-    if len(shown) < len(graph):
-        view.add_row(Text(f"… {len(graph) - len(shown)} smaller layers (--all)", style="dim"))
-    view.add_section()
-    last: list[str | Text] = [Text("all layers", style="bold")]
-    for width in widths:
-        last.append(Text(f"{totals[width] / size:.{decimals}f}" if width in totals else "", style="bold"))
-        if bar_width:
-            last.append("")
-    view.add_row(*last)
-    console.print(view)
+                view.add_column("", no_wrap=True)
+        for layer in shown:
+            by_width = {precision.weight_bits: value for precision, value in table[layer.name].items()}
+            cells: list[str | Text] = [Text(shorten(layer.name, name_width))]
+            for width in part:
+                value = by_width.get(width)
+                cells.append(Text("·", style="dim") if value is None else f"{value / size:.{decimals}f}")
+                if bar_width:
+                    cells.append("" if value is None else bar(ratio(value, largest), bar_width))
+            view.add_row(*cells)
+        if len(shown) < len(graph):
+            view.add_row(Text(f"… {len(graph) - len(shown)} smaller (--all)", style="dim"))
+        view.add_section()
+        last: list[str | Text] = [Text("all layers", style="bold")]
+        for width in part:
+            last.append(Text(f"{totals[width] / size:.{decimals}f}" if width in totals else "", style="bold"))
+            if bar_width:
+                last.append("")
+        view.add_row(*last)
+        console.print(view)
 
 
 def _print_rows(console: Console, costs: "NetworkCosts", table: "CostTable") -> None:
@@ -108,7 +122,7 @@ def _print_rows(console: Console, costs: "NetworkCosts", table: "CostTable") -> 
     view.add_column("at", overflow="fold")
     for width in costs.widths:
         peak = costs.peak(table.name, width)
-        view.add_row(f"W{width}", amount(costs.total(table.name, width), table.unit), Text(peak.label))
+        view.add_row(costs.label(width), amount(costs.total(table.name, width), table.unit), Text(peak.label))
     console.print(view)
 
 
@@ -116,62 +130,87 @@ def _print_remarks(console: Console, costs: "NetworkCosts", table: "CostTable") 
     if table.model and table.model != table.name:
         console.print(f"[dim]by the cost model {escape(table.model)}[/]")
     if table.is_flat:
-        console.print(f"[yellow]![/] on this device, widths do not change the {table.name}", highlight=False)
+        console.print(f"[yellow]![/] on this device, widths do not change the {table.name}")
     for note in table.notes:
-        console.print(f"[yellow]![/] {escape(note)}", highlight=False)
+        console.print(f"[yellow]![/] {escape(note)}")
     if table.capacity is not None:
         too_large = [f"W{w}" for w in costs.widths if costs.total(table.name, w) > table.capacity.bits]
         verdict = f"[red]does not at {', '.join(too_large)}[/]" if too_large else "does at every width"
         size = amount(table.capacity.bits, "bit")
-        console.print(f"has to fit in {escape(table.capacity.level)} ({size}): {verdict}", highlight=False)
+        console.print(f"has to fit in {escape(table.capacity.level)} ({size}): {verdict}")
     if table.doubtful_figures:
-        console.print(f"[yellow]![/] rests on {_doubts(table.doubtful_figures)}", highlight=False)
+        console.print(f"[yellow]![/] rests on {_doubts(costs, table.doubtful_figures)}")
     console.print()
 
 
-def _doubts(figures: Sequence["FigureUse"]) -> str:
-    return escape(", ".join(f"{figure.path} ({figure.kind})" for figure in figures))
+def _doubts(costs: "NetworkCosts", figures: Sequence["FigureUse"]) -> str:
+    return escape(", ".join(f"{spoken(costs.profile, figure.path)} ({figure.kind})" for figure in figures))
+
+
+def _coverage(costs: "NetworkCosts") -> str:
+    return f"its layers have {costs.covered_macs:.1%} of the MACs; products of activations are in no cost"
 
 
 def _print_missing(console: Console, costs: "NetworkCosts") -> None:
-    for name, reason in costs.missing.items():
-        console.print(f"[yellow]no {escape(name)}:[/] {escape(reason)}", highlight=False)
+    for name, error in costs.missing.items():
+        hint = f" ({error.hint})" if error.hint else ""
+        console.print(f"[yellow]no {escape(name)}:[/] {escape(str(error) + hint)}")
 
 
 def print_comparison(console: Console, all_costs: Sequence["NetworkCosts"], *, title: str) -> None:
     """What each width buys on each device: one table per cost."""
     names = list(dict.fromkeys(name for costs in all_costs for name in [*costs.tables, *costs.missing]))
     widths = sorted({width for costs in all_costs for width in costs.widths})
-    console.print(f"[bold]{escape(title)}, every layer at one weight width[/]\n", highlight=False)
+    console.print(f"[bold]{escape(title)}, every layer at one weight width[/]\n")
     for name in names:
-        view = plain_table(name)
-        view.add_column("", no_wrap=True)
-        for costs in all_costs:
-            view.add_column(costs.profile.target, justify="right", overflow="fold")
-            view.add_column("gain", justify="right", no_wrap=True)
-        for width in widths:
-            cells = [cell for costs in all_costs for cell in _comparison_cells(costs, name, width)]
-            view.add_row(f"W{width}", *cells)
-        console.print(view)
+        for group in _side_by_side(console, all_costs):
+            view = plain_table(name)
+            view.add_column("", no_wrap=True)
+            for costs in group:
+                view.add_column(costs.profile.target, justify="right", no_wrap=True)
+                view.add_column("gain", justify="right", no_wrap=True)
+            for width in widths:
+                cells = [cell for costs in group for cell in _comparison_cells(costs, name, width)]
+                view.add_row(f"W{width}", *cells)
+            console.print(view)
     console.print(
         "[dim]gain: against the widest weights of the same device; ends stay at their own width[/]\n"
     )
     for costs in all_costs:
-        flat = [name for name, table in costs.tables.items() if table.is_flat]
-        if flat:
-            console.print(
-                f"{escape(costs.profile.target)}: widths do not change {', '.join(flat)}", highlight=False
-            )
-        for caveat in costs.profile.caveats:
-            console.print(f"{escape(costs.profile.target)}: {escape(caveat)}", highlight=False)
-        doubts = {figure.path: figure for table in costs.tables.values() for figure in table.doubtful_figures}
-        if doubts:
-            rests = f"rests on {_doubts(list(doubts.values()))}"
-            console.print(f"{escape(costs.profile.target)}: [yellow]{rests}[/]", highlight=False)
-        for cost, reason in costs.missing.items():
-            console.print(
-                f"{escape(costs.profile.target)}: [yellow]no {cost}:[/] {escape(reason)}", highlight=False
-            )
+        for remark in _remarks(costs):
+            console.print(f"[bold]{escape(costs.profile.target)}:[/] {remark}")
+
+
+def _side_by_side(console: Console, all_costs: Sequence["NetworkCosts"]) -> list[list["NetworkCosts"]]:
+    """Devices in groups that fit on a line."""
+    groups: list[list[NetworkCosts]] = [[]]
+    room = console.width - 6
+    for costs in all_costs:
+        needed = max(len(costs.profile.target), _AMOUNT) + len("gain ") + 5
+        if groups[-1] and needed > room:
+            groups.append([])
+            room = console.width - 6
+        groups[-1].append(costs)
+        room -= needed
+    return groups
+
+
+def _remarks(costs: "NetworkCosts") -> list[str]:
+    """What to know before believing a device's column."""
+    remarks = [escape(caveat) for caveat in costs.profile.caveats]
+    if costs.covered_macs < _NEARLY_ALL:
+        remarks.append(_coverage(costs))
+    if len(costs.widths) == 1:
+        remarks.append(f"one width to choose from, W{costs.widths[0]}: nothing to allocate")
+    flat = [name for name, table in costs.tables.items() if table.is_flat]
+    if flat:
+        remarks.append(f"widths do not change {', '.join(flat)}")
+    notes = dict.fromkeys(note for table in costs.tables.values() for note in table.notes)
+    remarks += [escape(note) for note in notes]
+    doubts = {figure.path: figure for table in costs.tables.values() for figure in table.doubtful_figures}
+    if doubts:
+        remarks.append(f"[yellow]rests on {_doubts(costs, list(doubts.values()))}[/]")
+    return remarks + [f"[yellow]no {name}:[/] {escape(str(error))}" for name, error in costs.missing.items()]
 
 
 def _comparison_cells(costs: "NetworkCosts", name: str, width: int) -> tuple[Text, Text]:

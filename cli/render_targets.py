@@ -1,6 +1,5 @@
 """Hardware profiles drawn for a terminal, and as plain data."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,41 +9,44 @@ from rich.markup import escape
 from rich.text import Text
 
 import hwbmpq
-from hwbmpq.cli.render import plain_table
+from hwbmpq.cli.render import counted, plain_table
 
 if TYPE_CHECKING:
     from hwbmpq.hardware import HardwareProfile
     from hwbmpq.hardware.load import Listing
+    from hwbmpq.hardware.schema import Figure, LookupTableRef
 
 _WIDE = 110
-_DOUBTFUL = ("uncertain", "assumed")
 
 
 def print_listings(console: Console, listings: Sequence["Listing"]) -> None:
     """All profiles; on a narrow terminal, two lines each."""
     is_wide = console.width >= _WIDE
     table = plain_table("Hardware profiles")
-    table.add_column("name", no_wrap=True)
-    table.add_column("class", no_wrap=True)
-    memory = ("weights in", "activations in") if is_wide else ("in", "in")
-    for pair in (("weights", "activations"), memory, ("latency", "energy")):
+    headings = [("name", "modes"), ("weights", "activations"), ("flash", "ram"), ("latency", "energy")]
+    for index, pair in enumerate(headings):
+        longest = max((len(listing.name) + 2 for listing in listings), default=0) if index == 0 else None
         for heading in pair if is_wide else ("\n".join(pair),):
-            table.add_column(heading, no_wrap=True)
+            table.add_column(heading, no_wrap=True, min_width=longest if heading.startswith("name") else None)
+        if index == 0:
+            table.add_column("class", no_wrap=True)
     table.add_column("figures", justify="right", no_wrap=True)
     for listing in listings:
-        if listing.profile is None:
-            table.add_row(Text(listing.name), Text("broken", style="red"))
-            continue
-        pairs = _listing_cells(listing.profile, with_names=is_wide)
-        cells = [cell for pair in pairs for cell in (pair if is_wide else ("\n".join(pair),))]
         mark = "" if _is_shipped(listing.path) else " *"
-        name = Text(listing.name + mark)
-        table.add_row(name, _class(listing.profile), *cells, _shares(listing.profile))
+        if listing.profile is None:
+            table.add_row(
+                Text(listing.name + mark), *([Text("")] if is_wide else []), Text("broken", style="red")
+            )
+            continue
+        modes = counted(len(listing.profile.modes), "mode") if listing.profile.modes else ""
+        name, *pairs = [(listing.name + mark, modes), *_listing_cells(listing.profile, with_names=is_wide)]
+        cells = [cell for pair in pairs for cell in (pair if is_wide else ("\n".join(pair),))]
+        first = [Text(cell) for cell in (name if is_wide else ("\n".join(filter(None, name)),))]
+        table.add_row(*first, _class(listing.profile), *cells, _shares(listing.profile))
     console.print(table)
     console.print(
-        "[dim]figures: % measured / % said (data sheets, papers, derived) / % doubtful (uncertain, assumed); "
-        "* yours[/]",
-        highlight=False,
+        "[dim]flash, ram: the memories that hold weights and activations. figures: % measured / % said (data sheets, "
+        "papers, derived) / % doubtful (uncertain, assumed). * yours[/]"
     )
     for listing in listings:
         if listing.error is not None:
@@ -111,13 +113,12 @@ def _model(profile: "HardwareProfile", quantity: str) -> str:
 
 def figure_shares(profile: "HardwareProfile") -> dict[str, float]:
     """Shares of a profile's figures (lookup tables count as one each) that are measured, said or doubtful."""
-    kinds: Counter[str] = Counter(figure.kind or "" for _, figure, _ in profile.figures())
-    kinds.update(ref.kind or "measured" for ref in profile.lookup_tables)
-    total = sum(kinds.values())
-    if not total:
+    origins: list[Figure | LookupTableRef] = [figure for _, figure, _ in profile.figures()]
+    origins += profile.lookup_tables
+    if not origins:
         return {"measured": 0.0, "said": 0.0, "doubtful": 0.0}
-    doubtful = sum(kinds[kind] for kind in _DOUBTFUL) / total
-    measured = kinds["measured"] / total
+    measured = sum(item.kind == "measured" for item in origins) / len(origins)
+    doubtful = sum(item.is_doubtful for item in origins) / len(origins)
     return {"measured": measured, "said": 1 - measured - doubtful, "doubtful": doubtful}
 
 
@@ -138,12 +139,17 @@ def listing_dict(listing: "Listing") -> dict[str, Any]:
     }
 
 
+def print_head(console: Console, profile: "HardwareProfile") -> None:
+    """What the device is, and what to beware of."""
+    console.print(f"[bold]{escape(profile.target)}[/] ({_class(profile)}): {escape(profile.title)}")
+    for caveat in profile.caveats:
+        console.print(f"[yellow]![/] {escape(caveat)}")
+    console.print()
+
+
 def print_profile(console: Console, profile: "HardwareProfile") -> None:
     """One profile: what it runs, every figure with its origin, and what to beware of."""
-    console.print(f"[bold]{escape(profile.target)}[/] ({profile.device_class}): {escape(profile.title)}")
-    for caveat in profile.caveats:
-        console.print(f"[yellow]![/] {escape(caveat)}", highlight=False)
-    console.print()
+    print_head(console, profile)
     _print_widths(console, profile)
     _print_figures(console, profile)
     sources = plain_table("Sources")
@@ -185,10 +191,17 @@ def _print_widths(console: Console, profile: "HardwareProfile") -> None:
                 pair.weight.name, pair.activation.name, pair.compute, Text(kernel, style=style), ops
             )
         console.print(table)
-    if profile.precisions.promote:
-        promoted = ", ".join(f"{width} as {target}" for width, target in profile.precisions.promote.items())
-        console.print(f"widths without a kernel are stored and run wider: {promoted}")
-    console.print(f"first and last layer: {hwbmpq.hardware.end_precision(profile)}\n")
+    own = {bits for pair in profile.pairs for bits in (pair.weight.bits, pair.activation.bits)}
+    promoted = [f"{w} as {target}" for w, target in profile.precisions.promote.items() if w not in own]
+    if promoted:
+        console.print(f"widths without a kernel are stored and run wider: {', '.join(promoted)}")
+    console.print(f"first and last layer: {hwbmpq.hardware.end_precision(profile)}")
+    for level in profile.memory:
+        holds = ", ".join(level.holds) or "nothing that is named"
+        console.print(f"memory {escape(level.name)}{' (on chip)' if level.on_chip else ''} holds {holds}")
+    if profile.compute.units > 1:
+        console.print(f"{profile.compute.units} compute units side by side")
+    console.print()
 
 
 def _print_figures(console: Console, profile: "HardwareProfile") -> None:
@@ -203,7 +216,7 @@ def _print_figures(console: Console, profile: "HardwareProfile") -> None:
         style = "yellow" if figure.is_doubtful else ""
         kind = Text(figure.kind or "", style=style)
         table.add_row(
-            Text(_spoken(profile, path, dimension.suffix)),
+            Text(spoken(profile, path, dimension.suffix)),
             value,
             kind,
             ", ".join(figure.src),
@@ -221,7 +234,7 @@ def _print_figures(console: Console, profile: "HardwareProfile") -> None:
     console.print(table)
 
 
-def _spoken(profile: "HardwareProfile", path: str, suffix: str) -> str:
+def spoken(profile: "HardwareProfile", path: str, suffix: str = "") -> str:
     """``memory.dram.bandwidth``, and ``conv2d 3x3 int8`` for a row of a table."""
     block, _, rest = path.partition(".table.")
     if not rest:
@@ -243,8 +256,11 @@ def profile_dict(profile: "HardwareProfile") -> dict[str, Any]:
 
 def print_check(console: Console, file: str, profile: "HardwareProfile", remarks: Sequence[str]) -> None:
     """A file without problems, and what it cannot answer."""
-    count = len(list(profile.figures()))
-    modes = f", {len(profile.modes)} modes" if profile.modes else ""
-    console.print(f"[green]ok[/] {escape(file)}: {len(profile.pairs)} width pairs, {count} figures{modes}")
+    counts = [
+        counted(len(profile.pairs), "width pair"),
+        counted(len(list(profile.figures())), "figure"),
+        *([counted(len(profile.modes), "mode")] if profile.modes else []),
+    ]
+    console.print(f"[green]ok[/] {escape(file)}: {', '.join(counts)}")
     for remark in remarks:
-        console.print(f"   [yellow]![/] {escape(remark)}", highlight=False)
+        console.print(f"   [yellow]![/] {escape(remark)}")

@@ -20,7 +20,7 @@ class UnknownNameError(HwbmpqError):
 
     def __init__(self, what: str, name: str, known: Iterable[str], *, hint: str = "") -> None:
         known = sorted(known)
-        close = get_close_matches(name, known, n=5, cutoff=0.6)
+        close = get_close_matches(name, known, n=5, cutoff=0.6) or get_close_matches(name.lower(), known, n=5)
         if close:
             suggestion = f"did you mean {', '.join(close)}?"
         elif len(known) <= 20:

@@ -131,7 +131,7 @@ class StoredTensor:
     """Layers that read it, directly or through operations without weights."""
     feeds_addition: bool = False
     leaves: bool = False
-    """Whether it reaches the network's output without another layer on the way."""
+    """Whether it reaches the network's output without another layer or addition on the way."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -62,6 +62,10 @@ def run_list(args: argparse.Namespace) -> None:
         table.add_row(entry.name, facts["unit"], what, Text(entry.provider))
     console = OutputConsole()
     console.print(table)
+    for entry in hwbmpq.costs.refused_plugins():
+        console.print(
+            f"[red]{escape(entry.name)} of {escape(entry.provider)} is not used: {escape(entry.error)}[/]"
+        )
     console.print("[dim]latency, energy and memory go to the model that the profile names in cost_models[/]")
 
 
@@ -73,7 +77,7 @@ def run_show(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(facts, indent=2))
         return
-    console = OutputConsole(highlight=False)
+    console = OutputConsole()
     console.print(
         f"[bold]{escape(args.name)}[/] ({facts['unit'] or 'no unit'}), from {escape(facts['provider'])}"
     )

@@ -14,9 +14,16 @@ import hwbmpq
 from hwbmpq.cli.model_options import add_model_options, describe_model
 from hwbmpq.cli.render import OutputConsole
 from hwbmpq.cli.render_costs import print_comparison, print_layer_costs
-from hwbmpq.cli.render_targets import listing_dict, print_check, print_listings, print_profile, profile_dict
+from hwbmpq.cli.render_targets import (
+    listing_dict,
+    print_check,
+    print_head,
+    print_listings,
+    print_profile,
+    profile_dict,
+)
 from hwbmpq.cli.target_options import TARGET_HELP, add_width_options
-from hwbmpq.errors import HwbmpqError
+from hwbmpq.errors import HwbmpqError, UnsupportedPrecisionError
 
 if TYPE_CHECKING:
     from hwbmpq.costs import NetworkCosts
@@ -107,7 +114,10 @@ def _add_check(actions: Any, common: argparse.ArgumentParser) -> None:
     parser = _action(
         actions, common, "check", run_check, "find every problem in profile files (exit code 2 if any)"
     )
-    parser.add_argument("files", nargs="+", metavar="FILE", help="YAML files")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="YAML files, or names of profiles")
+    parser.add_argument(
+        "--strict", action="store_true", help="count it as a problem if a cost model lacks a figure"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
@@ -130,6 +140,10 @@ def _add_schema(actions: Any, common: argparse.ArgumentParser) -> None:
 
 def run_list(args: argparse.Namespace) -> None:
     listings = hwbmpq.hardware.list_profiles()
+    for folder in hwbmpq.hardware.missing_folders():
+        Console(stderr=True, highlight=False).print(
+            f"[yellow]![/] HWBMPQ_PROFILES names {folder}, which is no folder"
+        )
     if args.json:
         print(json.dumps([listing_dict(listing) for listing in listings], indent=2))
     else:
@@ -141,7 +155,7 @@ def run_show(args: argparse.Namespace) -> None:
     content: dict[str, Any] = profile_dict(profile)
     console = OutputConsole()
     if not args.json:
-        print_profile(console, profile)
+        (print_head if args.model else print_profile)(console, profile)
     if args.model:
         model, graph = describe_model(args)
         costs = _tabulate(graph, profile, args)
@@ -163,11 +177,23 @@ def _tabulate(graph: "LayerGraph", profile: "HardwareProfile", args: argparse.Na
 def run_compare(args: argparse.Namespace) -> None:
     profiles = [hwbmpq.load_profile(target) for target in args.targets]
     model, graph = describe_model(args)
-    costs = [_tabulate(graph, profile, args) for profile in profiles]
+    costs, refused = [], {}
+    for profile in profiles:
+        try:
+            costs.append(_tabulate(graph, profile, args))
+        except UnsupportedPrecisionError as error:
+            refused[profile.target] = error
+    if not costs:
+        raise next(iter(refused.values()))
     if args.json:
-        print(json.dumps({item.profile.target: item.summary() for item in costs}, indent=2))
-    else:
-        print_comparison(OutputConsole(), costs, title=model.title)
+        summaries = {item.profile.target: item.summary() for item in costs}
+        errors = {target: {"error": str(reason)} for target, reason in refused.items()}
+        print(json.dumps({**summaries, **errors}, indent=2))
+        return
+    console = OutputConsole()
+    print_comparison(console, costs, title=model.title)
+    for target, reason in refused.items():
+        console.print(f"[bold]{escape(target)}:[/] [yellow]{escape(str(reason))}[/]")
 
 
 def run_check(args: argparse.Namespace) -> None:
@@ -176,8 +202,7 @@ def run_check(args: argparse.Namespace) -> None:
     console = OutputConsole(soft_wrap=True)
     for file in args.files:
         try:
-            profile = hwbmpq.hardware.check_profile(file)
-            remarks = hwbmpq.costs.check_cost_models(profile)
+            profile, remarks = _check(file, is_strict=args.strict)
         except hwbmpq.hardware.ProfileError as error:
             problems += error.problems
             report.append({"file": file, "problems": [str(problem) for problem in error.problems]})
@@ -191,13 +216,27 @@ def run_check(args: argparse.Namespace) -> None:
         raise hwbmpq.hardware.ProfileError(problems)
 
 
+def _check(file: str, *, is_strict: bool) -> tuple["HardwareProfile", tuple[str, ...]]:
+    """A profile with the cost models of all its modes, and remarks; everything wrong as one error."""
+    profile = hwbmpq.hardware.check_profile(file)
+    remarks = hwbmpq.costs.check_cost_models(profile)
+    for mode in profile.modes:
+        hwbmpq.costs.check_cost_models(hwbmpq.load_profile(f"{Path(profile.files[-1]).resolve()}@{mode}"))
+    unanswered = [remark for remark in remarks if not remark.startswith("assumed")]
+    if is_strict and unanswered:
+        place = profile.place("cost_models")
+        raise hwbmpq.hardware.ProfileError(
+            [
+                hwbmpq.hardware.Problem(place=place, field="cost_models", message=remark)
+                for remark in unanswered
+            ]
+        )
+    return profile, remarks
+
+
 def run_new(args: argparse.Namespace) -> None:
     name = args.name.removesuffix(".yaml")
-    if (
-        not name
-        or Path(name).name != name
-        or not all(c.isascii() and (c.isalnum() or c in "_-.") for c in name)
-    ):
+    if not hwbmpq.hardware.is_name(name):
         raise HwbmpqError(f"{args.name!r} is no name for a profile: use letters, digits, _, - and .")
     if args.base and args.interactive:
         raise HwbmpqError("--interactive fills in an empty template; with --from, edit the file instead")
@@ -207,15 +246,22 @@ def run_new(args: argparse.Namespace) -> None:
     if args.base:
         base = hwbmpq.load_profile(args.base)
         home = Path(base.files[-1]).parent
-        if home.resolve() not in (hwbmpq.hardware.shipped_folder().resolve(), Path(args.output).resolve()):
+        findable = [Path(args.output), *hwbmpq.hardware.search_folders()]
+        if home.resolve() not in [folder.resolve() for folder in findable]:
             raise HwbmpqError(
-                f"{base.name} is neither shipped nor in {args.output}: the new profile could not find it",
+                f"{base.name} is neither in {args.output} nor in the search path: the new profile could not find it",
                 hint=f"write it beside its base: --output {home}",
+            )
+        if base.mode:
+            raise HwbmpqError(
+                f"a profile extends another one, not its mode {base.mode!r}",
+                hint=f"--from {base.name}: the modes are inherited",
             )
         text = hwbmpq.hardware.profile_based_on(name, base)
     else:
         text = hwbmpq.hardware.new_profile(name, _ask() if args.interactive else None)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise HwbmpqError(f"cannot write {path}: {error.strerror or error}") from None
@@ -247,8 +293,8 @@ def _ask() -> dict[str, str]:
 
 
 def _say_next(path: Path, *, is_complete: bool) -> None:
-    console = OutputConsole(highlight=False, soft_wrap=True)
-    todo = "It is complete" if is_complete else "Replace every FILL_IN"
+    console = OutputConsole(soft_wrap=True)
+    todo = "Look it over" if is_complete else "Replace every FILL_IN"
     console.print(
         f"wrote [bold]{escape(str(path))}[/]. {todo}, then: hwbmpq targets check {escape(str(path))}"
     )

@@ -10,6 +10,7 @@ from hwbmpq.costs.registry import CostModelError as CostModelError
 from hwbmpq.costs.registry import Registration as Registration
 from hwbmpq.costs.registry import cost_models as cost_models
 from hwbmpq.costs.registry import get_cost_model as get_cost_model
+from hwbmpq.costs.registry import refused_plugins as refused_plugins
 from hwbmpq.costs.registry import register as register
 from hwbmpq.costs.table import Candidates as Candidates
 from hwbmpq.costs.table import Capacity as Capacity

@@ -2,14 +2,14 @@
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 from math import prod
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict
-
 from hwbmpq.costs.figures import FigureLog
+from hwbmpq.costs.model import CostOptions
 from hwbmpq.costs.registry import register
-from hwbmpq.costs.table import Candidates, Capacity, CostRow, CostTable, Number, candidates_of
+from hwbmpq.costs.table import Candidates, CostRow, CostTable, Number, candidates_of
 from hwbmpq.errors import UnsupportedLayerError
 from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.widths import WidthFinder, op_of
@@ -23,19 +23,17 @@ Widths = dict[str, dict[Precision, int]]
 """Activation width of each layer at each of its candidates."""
 
 
-class _ActivationCost(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+class _ActivationCost(CostOptions):
     unit: ClassVar[str] = "bit"
     needs: ClassVar[tuple[str, ...]] = ("memory that holds activations: size_bytes (with level)",)
     level: str | None = None
-    """The memory that the activations have to fit in."""
+    """The memory that the activations have to fit in (default: the last that holds them, if there is one)."""
 
-    def _capacity(self, profile: HardwareProfile, cost_model: str) -> Capacity | None:
-        if self.level is None:
-            return None
-        figures = FigureLog(profile, cost_model)
-        level = figures.level("activations", self.level)
-        return Capacity(level=level.name, bits=8 * figures.need_of(level, "size_bytes"))
+    def _bounded(self, table: CostTable, profile: HardwareProfile) -> CostTable:
+        """With the capacity of the memory that it has to fit in."""
+        figures = FigureLog(profile, table.name)
+        capacity = figures.capacity("activations", self.level)
+        return replace(table, capacity=capacity, figures=figures.used)
 
 
 @register("layer_working_set")
@@ -54,13 +52,8 @@ class LayerWorkingSet(_ActivationCost):
             elements = prod(layer.input_shape) + prod(layer.output_shape)
             costs = {precision: elements * bits for precision, bits in widths[layer.name].items()}
             rows.append(CostRow(label=layer.name, costs={layer.name: costs}))
-        return CostTable(
-            name="layer_working_set",
-            model="layer_working_set",
-            unit=self.unit,
-            rows=tuple(rows),
-            capacity=self._capacity(profile, "layer_working_set"),
-        )
+        name = "layer_working_set"
+        return self._bounded(CostTable(name=name, model=name, unit=self.unit, rows=tuple(rows)), profile)
 
 
 @register("activation_memory")
@@ -69,7 +62,7 @@ class ActivationMemory(_ActivationCost):
 
     A tensor that feeds an addition is stored at 16 bits, any other at the width of its widest reader, one that
     leaves the network as 32-bit float. Several readers make several rows, one per combination; beyond 64 in a
-    step, the tensors with most readers count at their widest candidate. Needs the network's graph
+    step, the smaller tensors count at their widest candidate. Needs the network's graph
     (``hwbmpq.describe``), not only its layers.
     """
 
@@ -100,14 +93,9 @@ class ActivationMemory(_ActivationCost):
                 f"in {at_widest} of {len(schedule.steps)} steps some tensors with several readers count at their "
                 "widest candidate",
             )
-        return CostTable(
-            name="activation_memory",
-            model="activation_memory",
-            unit=self.unit,
-            rows=tuple(rows.values()),
-            notes=notes,
-            capacity=self._capacity(profile, "activation_memory"),
-        )
+        name = "activation_memory"
+        table = CostTable(name=name, model=name, unit=self.unit, rows=tuple(rows.values()), notes=notes)
+        return self._bounded(table, profile)
 
 
 def _stored_widths(layers: Iterable[Layer], profile: HardwareProfile, precisions: Candidates) -> Widths:
@@ -135,22 +123,25 @@ def _step_rows(
 ) -> tuple[list[tuple[tuple[object, ...], CostRow]], bool]:
     """The rows of one step, each with what identifies it, and whether a tensor counts at its widest."""
     constant: Number = 0
-    choices: list[tuple[int, tuple[str, ...]]] = []  # elements, and the readers that may decide their width
+    choices: list[tuple[int, list[str]]] = []  # elements, and the readers that may decide their width
     combinations, is_capped = 1, False
-    for tensor in sorted(alive, key=lambda tensor: len(tensor.readers)):
-        if tensor.feeds_addition or not tensor.readers:
-            bits = RESIDUAL_BITS if tensor.feeds_addition else FLOAT_BITS
-            constant += tensor.elements * bits
-        elif combinations * len(tensor.readers) <= MOST_ROWS_PER_STEP:
-            combinations *= len(tensor.readers)
-            choices.append((tensor.elements, tensor.readers))
+    # Combinations go to the largest tensors, where counting at the widest would be furthest off.
+    for tensor in sorted(alive, key=lambda tensor: -tensor.elements):
+        deciders = _deciders(tensor.readers, widths)
+        if tensor.leaves or not (tensor.feeds_addition or deciders):
+            constant += tensor.elements * FLOAT_BITS
+        elif tensor.feeds_addition:
+            constant += tensor.elements * RESIDUAL_BITS
+        elif combinations * len(deciders) <= MOST_ROWS_PER_STEP:
+            combinations *= len(deciders)
+            choices.append((tensor.elements, deciders))
         else:
-            constant += tensor.elements * max(max(widths[reader].values()) for reader in tensor.readers)
+            constant += tensor.elements * max(max(widths[reader].values()) for reader in deciders)
             is_capped = True
     rows: list[tuple[tuple[object, ...], CostRow]] = []
-    for deciders in itertools.product(*(readers for _, readers in choices)):
+    for chosen in itertools.product(*(readers for _, readers in choices)):
         elements: dict[str, int] = {}
-        for (count, _), reader in zip(choices, deciders, strict=True):
+        for (count, _), reader in zip(choices, chosen, strict=True):
             elements[reader] = elements.get(reader, 0) + count
         costs = {
             reader: {precision: count * bits for precision, bits in widths[reader].items()}
@@ -158,3 +149,13 @@ def _step_rows(
         }
         rows.append((tuple(sorted(elements.items())), CostRow(label=label, costs=costs, constant=constant)))
     return rows, is_capped
+
+
+def _deciders(readers: Iterable[str], widths: Widths) -> list[str]:
+    """The readers that can be the widest: not those that another one is never narrower than."""
+    kept: list[str] = []
+    for reader in sorted(readers, key=lambda name: -min(widths[name].values())):
+        most = max(widths[reader].values())
+        if not any(min(widths[other].values()) >= most for other in kept):
+            kept.append(reader)
+    return kept

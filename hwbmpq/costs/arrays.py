@@ -4,8 +4,7 @@ from typing import ClassVar, Literal
 
 from hwbmpq.costs.figures import FigureLog
 from hwbmpq.costs.geometry import as_gemm, as_window, divide_up, repeats
-from hwbmpq.costs.latency import MS_PER_SECOND
-from hwbmpq.costs.model import LayerCost, LayerwiseCost
+from hwbmpq.costs.model import CyclesLatency, LayerCost
 from hwbmpq.costs.registry import register
 from hwbmpq.costs.table import Number
 from hwbmpq.errors import UnsupportedPrecisionError
@@ -14,18 +13,9 @@ from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.values import Layer
 
 
-class _ArrayLatency(LayerwiseCost):
-    unit: ClassVar[str] = "ms"
-    needs: ClassVar[tuple[str, ...]] = ("clock.core_hz", "compute.array")
+class _ArrayLatency(CyclesLatency):
+    needs: ClassVar[tuple[str, ...]] = (*CyclesLatency.needs, "compute.array")
     array_type: ClassVar[str] = ""
-
-    def per_layer(self, figures: FigureLog) -> LayerCost:
-        cycles = self.cycles(figures)
-        clock = figures.need("clock", "core_hz")
-        return lambda layer, pair: cycles(layer, pair) / clock * MS_PER_SECOND
-
-    def cycles(self, figures: FigureLog) -> LayerCost:
-        raise NotImplementedError
 
     def dims(self, figures: FigureLog) -> tuple[int, ...]:
         array = figures.profile.compute.array
@@ -84,7 +74,7 @@ class BitFusion(_ArrayLatency):
             else:
                 depth = divide_up(window.kernel_positions * inputs, lanes)
             blocks = layer.groups * divide_up(layer.out_channels // layer.groups, columns)
-            return blocks * window.height * window.width * depth * repeats(layer)
+            return blocks * window.pixels * depth * repeats(layer)
 
         return cost
 

@@ -1,10 +1,12 @@
 """Whether a profile's choice of cost models makes sense, and what it cannot answer yet."""
 
-from hwbmpq.costs.registry import get_cost_model
-from hwbmpq.errors import HwbmpqError, MissingFigureError
-from hwbmpq.hardware.problems import Place, Problem, ProfileError
+from hwbmpq.costs.model import CostModel
+from hwbmpq.costs.quantities import chosen_model
+from hwbmpq.costs.registry import cost_models
+from hwbmpq.errors import HwbmpqError, MissingFigureError, UnknownNameError
+from hwbmpq.hardware.problems import Problem, ProfileError
 from hwbmpq.hardware.profile import HardwareProfile
-from hwbmpq.hardware.widths import candidates
+from hwbmpq.hardware.widths import candidates, weight_widths
 from hwbmpq.values import Layer
 
 _PROBE = Layer(
@@ -26,29 +28,41 @@ _PROBE = Layer(
 def check_cost_models(profile: HardwareProfile) -> tuple[str, ...]:
     """Try the profile's cost models on a 3x3 convolution.
 
-    Unknown models and options raise ``ProfileError``. Missing figures are no fault of the file: they are
-    returned as remarks, and so are assumed and uncertain figures.
+    Unknown models, options and budgets raise ``ProfileError``. Missing figures are no fault of the file: they
+    are returned as remarks, and so are assumed and uncertain figures.
     """
     problems, remarks = [], []
     for quantity, choice in profile.cost_models.items():
         try:
-            model = get_cost_model(choice.model, **choice.options)
+            model = chosen_model(quantity, choice)
         except HwbmpqError as error:
-            place = Place(file=profile.files[-1])
-            problems.append(Problem(place=place, field=f"cost_models.{quantity}", message=str(error)))
+            problems.append(_problem(profile, "cost_models", quantity, str(error)))
             continue
-        if profile.abstract:
-            continue
-        try:
-            precisions = candidates(profile, op=_PROBE.kind)
-            model.tabulate([_PROBE], profile, precisions)
-        except MissingFigureError as error:
-            remarks.append(f"{quantity}: {error}")
-        except HwbmpqError as error:
-            remarks.append(f"{quantity} of a 3x3 convolution: {error}")
+        if not profile.abstract:
+            remarks += _try_out(model, quantity, profile)
+    for name in profile.budgets:
+        if name not in cost_models():
+            problems.append(
+                _problem(profile, "budgets", name, str(UnknownNameError("cost", name, cost_models())))
+            )
     if problems:
         raise ProfileError(problems)
     doubtful = [path for path, figure, _ in profile.figures() if figure.is_doubtful]
     if doubtful:
         remarks.append(f"assumed or uncertain: {', '.join(doubtful)}")
     return tuple(remarks)
+
+
+def _problem(profile: HardwareProfile, block: str, key: str, message: str) -> Problem:
+    return Problem(place=profile.place(block, key), field=f"{block}.{key}", message=message)
+
+
+def _try_out(model: CostModel, quantity: str, profile: HardwareProfile) -> list[str]:
+    try:
+        precisions = candidates(profile, weight_widths(profile, _PROBE.kind), op=_PROBE.kind)
+        model.tabulate([_PROBE], profile, precisions)
+    except MissingFigureError as error:
+        return [f"{quantity}: {error}"]
+    except HwbmpqError as error:
+        return [f"{quantity} of a 3x3 convolution: {error}"]
+    return []

@@ -10,7 +10,7 @@ from pydantic import Field
 from hwbmpq.costs.arrays import fusion_factor
 from hwbmpq.costs.figures import FigureLog
 from hwbmpq.costs.geometry import as_gemm, traffic_bits
-from hwbmpq.costs.model import LayerCost, LayerwiseCost
+from hwbmpq.costs.model import CostOptions, LayerCost, LayerwiseCost
 from hwbmpq.costs.registry import get_cost_model, register
 from hwbmpq.costs.table import Candidates, CostTable, FigureUse, Number
 from hwbmpq.errors import UnsupportedPrecisionError
@@ -52,6 +52,7 @@ _VASQUEZ = FigureUse(
     value=_VASQUEZ_MAC[0],
     unit="pJ/bit",
     kind="uncertain",
+    is_doubtful=True,
     sources=("Vasquez et al. 2021, arXiv:2101.04354",),
     note="formula as commonly restated; the paper's table was not read",
 )
@@ -74,13 +75,14 @@ class MacEnergy(LayerwiseCost):
         "vasquez2021: 3.1*k/32 + 0.1, with 2.5*k per input and weight"
     )
     needs: ClassVar[tuple[str, ...]] = (
+        "precisions.accumulator_bits (for horowitz45_fit)",
         "memory that holds weights, activations: energy_pj_per_bit (with traffic)",
         "energy.table (with mac: table)",
     )
     mac: Literal["horowitz45_fit", "bitfusion45", "vasquez2021", "table"] = "horowitz45_fit"
     """Where the energy of one MAC comes from."""
-    accumulator: Literal["grown"] | Annotated[int, Field(ge=1)] = 32
-    """Bits of the accumulator for horowitz45_fit; ``grown``: ceil(log2(depth)) + w + a."""
+    accumulator: Literal["grown"] | Annotated[int, Field(ge=1)] | None = None
+    """Bits of the accumulator for horowitz45_fit (default: the profile's); ``grown``: ceil(log2(depth)) + w + a."""
     traffic: bool = True
     """Count moving weights and activations as well."""
     weights_in: str | None = None
@@ -109,21 +111,10 @@ class MacEnergy(LayerwiseCost):
             figures.constant(_VASQUEZ)
             return lambda layer, pair: _VASQUEZ_MAC[0] * _wider(pair) + _VASQUEZ_MAC[1]
         figures.constant(_HOROWITZ)
-        return self._horowitz
-
-    def _horowitz(self, layer: Layer, pair: WidthPair) -> float:
-        if pair.weight.is_float or pair.activation.is_float:
-            if pair.compute not in _FLOAT_PJ:
-                raise UnsupportedPrecisionError(
-                    f"layer {layer.name!r}: horowitz45_fit has fp16, fp32 and integers, not {pair.compute}"
-                )
-            return _FLOAT_PJ[pair.compute]
-        product = pair.weight.bits * pair.activation.bits
-        if self.accumulator == "grown":
-            bits = math.ceil(math.log2(as_gemm(layer).depth)) + pair.weight.bits + pair.activation.bits
-        else:
-            bits = self.accumulator
-        return _MULTIPLY_PJ[0] * product + _MULTIPLY_PJ[1] * math.sqrt(product) + _ADD_PJ_PER_BIT * bits
+        accumulator = self.accumulator or figures.profile.precisions.accumulator_bits
+        if accumulator is None:
+            raise figures.missing("precisions.accumulator_bits")
+        return lambda layer, pair: _horowitz(layer, pair, accumulator)
 
     def _traffic(self, figures: FigureLog) -> Callable[[Layer, WidthPair], float]:
         """Picojoules of moving a layer's operands."""
@@ -144,6 +135,20 @@ class MacEnergy(LayerwiseCost):
             return weights * per_weight_bit + activations * per_activation_bit
 
         return cost
+
+
+def _horowitz(layer: Layer, pair: WidthPair, accumulator: str | int) -> float:
+    """Picojoules of a multiplication and an addition to the accumulator."""
+    if pair.weight.is_float or pair.activation.is_float:
+        if pair.compute not in _FLOAT_PJ:
+            raise UnsupportedPrecisionError(
+                f"layer {layer.name!r}: horowitz45_fit has fp16, fp32 and integers, not {pair.compute}"
+            )
+        return _FLOAT_PJ[pair.compute]
+    product = pair.weight.bits * pair.activation.bits
+    if isinstance(accumulator, str):
+        accumulator = math.ceil(math.log2(as_gemm(layer).depth)) + pair.weight.bits + pair.activation.bits
+    return _MULTIPLY_PJ[0] * product + _MULTIPLY_PJ[1] * math.sqrt(product) + _ADD_PJ_PER_BIT * accumulator
 
 
 def _wider(pair: WidthPair) -> int:
@@ -169,7 +174,7 @@ class EnergyPerOperation(LayerwiseCost):
 
 
 @register("power_time")
-class PowerTime(LayerwiseCost):
+class PowerTime(CostOptions):
     """Microjoules: power while computing, times the profile's latency."""
 
     unit: ClassVar[str] = "uJ"

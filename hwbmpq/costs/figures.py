@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel
 
-from hwbmpq.costs.table import FigureUse
+from hwbmpq.costs.table import Capacity, FigureUse
 from hwbmpq.errors import MissingFigureError
 from hwbmpq.hardware.formats import WidthPair
 from hwbmpq.hardware.profile import HardwareProfile
@@ -40,6 +40,11 @@ class FigureLog:
         """The share of the peak that is reached; all of it if the profile says nothing."""
         return 1.0 if self.profile.compute.efficiency is None else self.need("compute", "efficiency")
 
+    def accelerator_clock(self) -> float:
+        """The accelerator's clock if it has its own, else the core's."""
+        own = self.profile.clock.accel_hz
+        return self.need("clock", "core_hz" if own is None else "accel_hz")
+
     def missing(self, field: str, *, hint: str = "") -> MissingFigureError:
         return MissingFigureError(self.profile.target, field, self.cost_model, hint=hint)
 
@@ -52,6 +57,17 @@ class FigureLog:
             field = f"memory level {name!r}" if name is not None else f"memory that holds {role}"
             raise self.missing(field, hint=f"list it under `memory`: {{name: …, holds: [{role}], …}}")
         return levels[-1]
+
+    def capacity(self, role: str, name: str | None = None) -> Capacity | None:
+        """The memory that stores weights or activations, if the profile has one and knows its size.
+
+        One that is named must be there, with its size.
+        """
+        levels = [level for level in self.profile.memory if role in level.holds]
+        if name is None and (not levels or levels[-1].size_bytes is None):
+            return None
+        level = self.level(role, name)
+        return Capacity(level=level.name, bits=8 * self.need_of(level, "size_bytes"))
 
     def row(self, block: str, op: str, kernel_size: tuple[int, ...], pair: WidthPair) -> tuple[str, float]:
         """The field and the figure of the best matching row of ``compute.table`` or ``energy.table``."""
@@ -81,6 +97,7 @@ class FigureLog:
             kind=figure.kind or "",
             sources=figure.src,
             note=figure.note or "",
+            is_doubtful=figure.is_doubtful,
         )
         return figure.value
 

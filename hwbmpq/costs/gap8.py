@@ -4,8 +4,7 @@ from typing import ClassVar
 
 from hwbmpq.costs.figures import FigureLog
 from hwbmpq.costs.geometry import as_window, divide_up, positions, repeats
-from hwbmpq.costs.latency import MS_PER_SECOND
-from hwbmpq.costs.model import LayerCost, LayerwiseCost
+from hwbmpq.costs.model import CyclesLatency, LayerCost
 from hwbmpq.costs.registry import register
 from hwbmpq.costs.table import Number
 from hwbmpq.hardware.formats import WidthPair
@@ -14,23 +13,20 @@ from hwbmpq.values import Layer
 
 
 @register("gap8")
-class Gap8(LayerwiseCost):
+class Gap8(CyclesLatency):
     """Milliseconds of PULP-NN's 8-bit kernels on GAP8's eight cores. Fewer bits save memory, not time."""
 
-    unit: ClassVar[str] = "ms"
     formula: ClassVar[str] = (
         "conv: ceil(Wo/2) * ceil(Ho/8) * (2*Kh*Kw*Cin + ceil(Cout/4) * (15 + 14*ceil(Kh*Kw*Cin/4))); "
         "depthwise: 4 * ceil(C/4) * Ho * Wo * Kh * Kw; linear: ceil(Cin/2) * ceil(Cout/4); / clock"
     )
-    needs: ClassVar[tuple[str, ...]] = ("clock.core_hz",)
 
-    def per_layer(self, figures: FigureLog) -> LayerCost:
-        clock = figures.need("clock", "core_hz")
+    def cycles(self, figures: FigureLog) -> LayerCost:
         known: dict[str, Number] = {}  # the same at every width
 
         def cost(layer: Layer, pair: WidthPair) -> Number:
             if layer.name not in known:
-                known[layer.name] = gap8_cycles(layer) / clock * MS_PER_SECOND
+                known[layer.name] = gap8_cycles(layer)
             return known[layer.name]
 
         return cost
@@ -53,9 +49,9 @@ def gap8_cycles(layer: Layer) -> Number:
         )
     window = as_window(layer, "gap8")
     if layer.is_depthwise:
-        pixels = window.height * window.width * window.kernel_positions
-        return 4 * divide_up(layer.out_channels, 4) * pixels * repeats(layer)
+        return 4 * divide_up(layer.out_channels, 4) * window.pixels * window.kernel_positions * repeats(layer)
     depth = window.kernel_positions * layer.in_channels // layer.groups
     outputs = divide_up(layer.out_channels // layer.groups, 4)
     tile = 2 * depth + outputs * (15 + 14 * divide_up(depth, 4))
-    return layer.groups * divide_up(window.width, 2) * divide_up(window.height, 8) * tile * repeats(layer)
+    tiles = window.images * divide_up(window.width, 2) * divide_up(window.height, 8)
+    return layer.groups * tiles * tile * repeats(layer)

@@ -22,10 +22,15 @@ class Gemm:
 class Window:
     """A layer as a 2-D convolution; a linear layer is 1x1 over its tokens, 1-D has height 1."""
 
+    images: int
     height: int
     width: int
     kernel_height: int
     kernel_width: int
+
+    @property
+    def pixels(self) -> int:
+        return self.images * self.height * self.width
 
     @property
     def kernel_positions(self) -> int:
@@ -51,16 +56,23 @@ def as_gemm(layer: Layer) -> Gemm:
 
 def as_window(layer: Layer, cost_model: str) -> Window:
     """The 2-D convolution that the layer is, for models that know nothing else."""
+    images = layer.output_shape[0]  # more than one if the network folds something into the batch
     if layer.kind == "linear":
-        return Window(height=positions(layer), width=1, kernel_height=1, kernel_width=1)
+        return Window(images=1, height=positions(layer), width=1, kernel_height=1, kernel_width=1)
     if layer.kind == "conv1d":
+        width = layer.output_shape[-1]
         return Window(
-            height=1, width=layer.output_shape[-1], kernel_height=1, kernel_width=layer.kernel_size[0]
+            images=images, height=1, width=width, kernel_height=1, kernel_width=layer.kernel_size[0]
         )
     if layer.kind == "conv2d":
         height, width = layer.output_shape[-2:]
-        kernel_height, kernel_width = layer.kernel_size
-        return Window(height=height, width=width, kernel_height=kernel_height, kernel_width=kernel_width)
+        return Window(
+            images=images,
+            height=height,
+            width=width,
+            kernel_height=layer.kernel_size[0],
+            kernel_width=layer.kernel_size[1],
+        )
     raise UnsupportedLayerError(
         f"layer {layer.name!r}: the cost model {cost_model!r} has no formula for {layer.kind}"
     )

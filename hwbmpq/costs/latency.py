@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from hwbmpq.costs.figures import FigureLog
 from hwbmpq.costs.geometry import traffic_bits
-from hwbmpq.costs.model import LayerCost, LayerwiseCost
+from hwbmpq.costs.model import MS_PER_SECOND, LayerCost, LayerwiseCost
 from hwbmpq.costs.registry import register
 from hwbmpq.costs.table import Number
 from hwbmpq.hardware.formats import WidthPair
@@ -12,8 +12,6 @@ from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.schema import MemoryLevel
 from hwbmpq.hardware.widths import op_of
 from hwbmpq.values import Layer
-
-MS_PER_SECOND = 1e3
 
 
 @register("throughput_table")

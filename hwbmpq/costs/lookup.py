@@ -1,13 +1,12 @@
 """Costs looked up in a table of measurements."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import ClassVar, Literal
-
-from pydantic import BaseModel, ConfigDict
 
 from hwbmpq.costs.figures import FigureLog
 from hwbmpq.costs.geometry import positions, repeats
-from hwbmpq.costs.latency import MS_PER_SECOND
+from hwbmpq.costs.model import MS_PER_SECOND, CostOptions
 from hwbmpq.costs.registry import register
 from hwbmpq.costs.table import Candidates, CostRow, CostTable, FigureUse, Number, candidates_of
 from hwbmpq.errors import UnsupportedLayerError
@@ -21,72 +20,64 @@ from hwbmpq.values import Layer, Precision
 Miss = Literal["error", "nearest", "macs_scaled"]
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A value for one call of a layer, and how far it is a measurement of that layer."""
+
+    value: float
+    origin: str
+    is_neighbour: bool = False
+    is_other_width: bool = False
+    is_extrapolated: bool = False
+
+
 @register("lookup_table")
-class LookupTableCost(BaseModel):
-    """Milliseconds (or microjoules) measured for each layer, from a table that the profile names.
+class LookupTableCost(CostOptions):
+    """Milliseconds (or microjoules) for one input, measured layer by layer in a table that the profile names.
 
     A layer that is not in the table is an error, takes the value of its nearest neighbour, or that value
     scaled by MACs; the neighbour has the same operation, kernel, groups and widths. A pair whose
     weights are unpacked (``compute``) is timed as what it is unpacked to if it has no entry of its own.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     unit: ClassVar[str] = "ms or uJ"
-    formula: ClassVar[str] = "the entry for op, channels, kernel, stride, groups, output size, w and a"
+    formula: ClassVar[str] = (
+        "the entry for op, channels, kernel, stride, groups, output size, w and a; / batch"
+    )
     needs: ClassVar[tuple[str, ...]] = ("lookup_tables", "clock.core_hz (for a table in cycles)")
     table: str | None = None
     """Id of the table (default: the profile's only one)."""
     miss: Miss | None = None
     """What to do without an entry (default: what the profile says of the table)."""
+    per: Literal["input", "batch"] = "input"
+    """A table measured with a batch: its share for one input, or the whole batch."""
 
     def tabulate(
         self, layers: Iterable[Layer], profile: HardwareProfile, precisions: Candidates
     ) -> CostTable:
         figures = FigureLog(profile, "lookup_table")
         ref, table = self._find(figures)
-        factor = table.factor
-        if table.unit == "cycles":
-            factor = MS_PER_SECOND / figures.need("clock", "core_hz")
-        miss = self.miss or ref.miss
+        factor = MS_PER_SECOND / figures.need("clock", "core_hz") if table.unit == "cycles" else table.factor
+        factor /= table.batch if self.per == "input" else 1
+        reader = _Reader(table, self.miss or ref.miss)
         finder = WidthFinder(profile)
         costs: dict[str, dict[Precision, Number]] = {}
         origins: dict[str, dict[Precision, str]] = {}
-        seen: dict[tuple[object, ...], tuple[float, str]] = {}  # networks repeat their layers
         for layer in layers:
-            for precision in candidates_of(layer, precisions):
-                runs = finder.execution(op_of(layer), precision)
-                shape = (
-                    layer.kind,
-                    layer.weight_shape,
-                    layer.input_shape,
-                    layer.output_shape,
-                    layer.stride,
-                    layer.groups,
-                )
-                key = (*shape, layer.macs, layer.calls, runs.pair)
-                if key not in seen:
-                    seen[key] = _look_up(table, layer, runs.pair, miss)
-                value, origin = seen[key]
-                costs.setdefault(layer.name, {})[precision] = value * factor * repeats(layer)
-                if runs.is_promoted:
-                    origin = f"runs as {runs.pair.precision}; {origin}"
-                origins.setdefault(layer.name, {})[precision] = origin
-        use = FigureUse(
-            path=f"lookup_tables.{ref.id}",
-            value=len(table.entries),
-            unit="entries",
-            kind=ref.kind or "measured",
-            sources=ref.src,
-            note=f"{table.device}; {table.runtime}",
-        )
+            costs[layer.name], origins[layer.name] = {}, {}
+            for precision, runs in finder.executions(op_of(layer), candidates_of(layer, precisions)):
+                found = reader.look_up(layer, runs.pair)
+                costs[layer.name][precision] = found.value * factor * repeats(layer)
+                promoted = f"{precision} runs as {runs.pair.precision}; " if runs.is_promoted else ""
+                origins[layer.name][precision] = promoted + found.origin
         return CostTable(
             name="lookup_table",
             model="lookup_table",
             unit="uJ" if table.quantity == "energy" else "ms",
             rows=(CostRow(costs=costs),),
-            figures=(use, *figures.used),
+            figures=(_use(ref, table), *figures.used),
             origins=origins,
-            notes=_notes(table, origins),
+            notes=(*table.notes, *self._batch_note(table), *reader.notes),
         )
 
     def _find(self, figures: FigureLog) -> tuple[LookupTableRef, LookupTable]:
@@ -99,16 +90,26 @@ class LookupTableCost(BaseModel):
             raise figures.missing(f"choice of a lookup table (`table:` one of {names})")
         return chosen[0], figures.profile.tables[chosen[0].id]
 
+    def _batch_note(self, table: LookupTable) -> tuple[str, ...]:
+        if table.batch == 1:
+            return ()
+        if self.per == "batch":
+            return (f"measured and given for a batch of {table.batch}",)
+        return (
+            f"measured with a batch of {table.batch}, given for one input of it; alone, an input takes longer",
+        )
 
-def _notes(table: LookupTable, origins: dict[str, dict[Precision, str]]) -> tuple[str, ...]:
-    notes = list(table.notes)
-    if table.batch > 1:
-        notes.append(f"measured and given for a batch of {table.batch}")
-    guessed = sum(not origin.startswith("measured") for row in origins.values() for origin in row.values())
-    total = sum(len(row) for row in origins.values())
-    if guessed:
-        notes.append(f"{guessed} of {total} numbers are not measured but taken from neighbours in the table")
-    return tuple(notes)
+
+def _use(ref: LookupTableRef, table: LookupTable) -> FigureUse:
+    return FigureUse(
+        path=f"lookup_tables.{ref.id}",
+        value=len(table.entries),
+        unit="entries",
+        kind=ref.kind or "",
+        sources=ref.src,
+        note=f"{table.device}; {table.runtime}",
+        is_doubtful=ref.is_doubtful,
+    )
 
 
 def geometry(layer: Layer, pair: WidthPair) -> dict[str, KeyValue]:
@@ -122,6 +123,7 @@ def geometry(layer: Layer, pair: WidthPair) -> dict[str, KeyValue]:
         "out_channels": layer.out_channels,
         "kernel_size": layer.kernel_size or (1, 1),
         "stride": layer.stride or (1, 1),
+        "dilation": layer.dilation or (1, 1),
         "groups": layer.groups,
         "in_h": in_h,
         "in_w": in_w,
@@ -133,44 +135,86 @@ def geometry(layer: Layer, pair: WidthPair) -> dict[str, KeyValue]:
     }
 
 
-def _look_up(table: LookupTable, layer: Layer, pair: WidthPair, miss: Miss) -> tuple[float, str]:
-    """The value for one call of the layer, and where it comes from."""
-    keys = [geometry(layer, pair)]
-    compute_bits = parse_format(pair.compute).bits
-    unpacked: dict[str, KeyValue] = {**keys[0], "w_bits": compute_bits, "a_bits": compute_bits}
-    if unpacked != keys[0]:
-        keys.append(unpacked)
-    for key in keys:
-        entry = table.exact(key)
-        if entry is not None:
-            return entry.value, "measured" + _timed_as(key, keys[0], pair)
-    for key in keys:
-        entry = table.nearest(key) if miss != "error" else None
-        if entry is not None:
-            value, how = _estimate(table, layer, key, entry, miss)
-            return value, how + _timed_as(key, keys[0], pair)
-    advice = "add a measured entry, or set `miss: macs_scaled` or `nearest` for the table"
-    if miss != "error":
-        advice = "the table has no entry of this operation, kernel, groups and widths at all"
-    raise UnsupportedLayerError(
-        f"layer {layer.name!r} is not in the lookup table of {table.device}: {table.shown(keys[0])}",
-        hint=advice,
+class _Reader:
+    """Looks layers up in one table and counts what it had to estimate."""
+
+    def __init__(self, table: LookupTable, miss: Miss) -> None:
+        self._table = table
+        self._miss = miss
+        self._seen: dict[tuple[object, ...], _Found] = {}  # networks repeat their layers
+        self._given: list[_Found] = []
+
+    def look_up(self, layer: Layer, pair: WidthPair) -> _Found:
+        shape = (layer.kind, layer.weight_shape, layer.input_shape, layer.output_shape, layer.stride)
+        key = (*shape, layer.dilation, layer.groups, layer.macs, layer.calls, pair)
+        if key not in self._seen:
+            self._seen[key] = self._find(layer, pair)
+        self._given.append(self._seen[key])
+        return self._seen[key]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is not a measurement of the layer itself."""
+        counts = {
+            "are taken from neighbours in the table": sum(found.is_neighbour for found in self._given),
+            "of them lie beyond the measured sizes": sum(found.is_extrapolated for found in self._given),
+            "are timed at another width, as the kernel that unpacks them": sum(
+                found.is_other_width for found in self._given
+            ),
+        }
+        total = len(self._given)
+        return tuple(f"{count} of {total} numbers {what}" for what, count in counts.items() if count)
+
+    def _find(self, layer: Layer, pair: WidthPair) -> _Found:
+        own = geometry(layer, pair)
+        compute_bits = parse_format(pair.compute).bits
+        unpacked: dict[str, KeyValue] = {**own, "w_bits": compute_bits, "a_bits": compute_bits}
+        # A kernel of the user's own takes the time that it takes: only existing ones are known to unpack.
+        keys = [own] if unpacked == own or pair.kernel == "user" else [own, unpacked]
+        for key in keys:
+            entry = self._table.exact(key)
+            if entry is not None and _is_same_work(entry, layer, self._table):
+                return _timed_as(_Found(entry.value, "measured"), pair, is_own=key is own)
+        for key in keys:
+            entry = self._table.nearest(key) if self._miss != "error" else None
+            if entry is not None:
+                return _timed_as(self._estimate(layer, key, entry), pair, is_own=key is own)
+        advice = "add a measured entry, or set `miss: macs_scaled` or `nearest` for the table"
+        if self._miss != "error":
+            advice = "the table has no entry of this operation, kernel, groups and widths at all"
+        raise UnsupportedLayerError(
+            f"layer {layer.name!r} is not in the lookup table of {self._table.device}: {self._table.shown(own)}",
+            hint=advice,
+        )
+
+    def _estimate(self, layer: Layer, key: dict[str, KeyValue], entry: Entry) -> _Found:
+        macs = layer.macs // layer.calls
+        sizes = [other.macs for other in self._table.neighbours(key)]
+        is_beyond = not min(sizes) <= macs <= max(sizes)
+        like = f"{entry.in_channels}→{entry.out_channels} channels"
+        if "stride" in self._table.key and entry.stride != key["stride"]:
+            like += " of another stride"
+        if self._miss == "nearest":
+            value, how = entry.value, f"nearest: {like}"
+        else:
+            value, how = entry.value * macs / entry.macs, f"scaled by MACs from {like}"
+        beyond = ", extrapolated beyond the measured sizes" if is_beyond else ""
+        return _Found(value, how + beyond, is_neighbour=True, is_extrapolated=is_beyond)
+
+
+def _is_same_work(entry: Entry, layer: Layer, table: LookupTable) -> bool:
+    """A key that leaves out tokens, batch or dilation would otherwise match a larger or slower layer."""
+    is_plain = "dilation" in table.key or set(layer.dilation) <= {1}
+    return is_plain and entry.macs == layer.macs // layer.calls
+
+
+def _timed_as(found: _Found, pair: WidthPair, *, is_own: bool) -> _Found:
+    if is_own:
+        return found
+    return _Found(
+        found.value,
+        f"{found.origin}, timed as {pair.compute}: weights are unpacked",
+        is_neighbour=found.is_neighbour,
+        is_other_width=True,
+        is_extrapolated=found.is_extrapolated,
     )
-
-
-def _timed_as(key: dict[str, KeyValue], own: dict[str, KeyValue], pair: WidthPair) -> str:
-    return "" if key is own else f", timed as {pair.compute}: weights are unpacked"
-
-
-def _estimate(
-    table: LookupTable, layer: Layer, key: dict[str, KeyValue], entry: Entry, miss: Miss
-) -> tuple[float, str]:
-    macs = layer.macs // layer.calls
-    sizes = [other.macs for other in table.neighbours(key)]
-    beyond = "" if min(sizes) <= macs <= max(sizes) else ", extrapolated beyond the measured sizes"
-    like = f"{entry.in_channels}→{entry.out_channels} channels"
-    if "stride" in table.key and entry.stride != key["stride"]:
-        like += " of another stride"
-    if miss == "nearest":
-        return entry.value, f"nearest: {like}{beyond}"
-    return entry.value * macs / entry.macs, f"scaled by MACs from {like}{beyond}"

@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from hwbmpq.costs.figures import FigureLog
+from hwbmpq.costs.geometry import divide_up
 from hwbmpq.costs.model import LayerCost, LayerwiseCost
 from hwbmpq.costs.registry import register
 from hwbmpq.costs.table import Capacity, Number
@@ -26,7 +27,7 @@ class WeightMemory(LayerwiseCost):
     needs: ClassVar[tuple[str, ...]] = (
         "precisions.bias_bits (with biases)",
         "precisions.simd_channels (with padding)",
-        "memory that holds weights (with level)",
+        "memory that holds weights: size_bytes (with level)",
     )
 
     scales: bool = False
@@ -34,24 +35,25 @@ class WeightMemory(LayerwiseCost):
     per_channel: bool = False
     """Count a 32-bit scale per output channel."""
     biases: bool = False
-    """Count the biases at the profile's ``bias_bits``."""
+    """Count a bias per output channel, as folding a norm leaves it, at the profile's ``bias_bits``."""
     padding: bool = False
     """Pad output channels to the profile's ``simd_channels``."""
     level: str | None = None
-    """The memory that the weights have to fit in."""
+    """The memory that the weights have to fit in (default: the last that holds them, if there is one)."""
 
     def per_layer(self, figures: FigureLog) -> LayerCost:
         precisions = figures.profile.precisions
         bias_bits = precisions.bias_bits if self.biases else 0
         if bias_bits is None:
             raise figures.missing("precisions.bias_bits")
-        channels = precisions.simd_channels if self.padding else {}
-        if self.padding and not channels:
-            raise figures.missing("precisions.simd_channels")
+        simd = precisions.simd_channels
 
         def cost(layer: Layer, pair: WidthPair) -> Number:
-            weights = _padded(layer, channels.get(pair.weight.name, 1)) * pair.weight.bits
-            return weights + self._scales(layer) * SCALE_BITS + layer.bias_parameters * bias_bits
+            if self.padding and pair.weight.name not in simd:
+                raise figures.missing(f"precisions.simd_channels.{pair.weight.name}")
+            weights = _padded(layer, simd[pair.weight.name]) if self.padding else layer.parameters
+            biases = 0 if layer.shares_weight_with else layer.out_channels * bias_bits
+            return weights * pair.weight.bits + self._scales(layer) * SCALE_BITS + biases
 
         return cost
 
@@ -61,13 +63,9 @@ class WeightMemory(LayerwiseCost):
         return layer.out_channels if self.per_channel else 1
 
     def capacity(self, figures: FigureLog) -> Capacity | None:
-        if self.level is None:
-            return None
-        level = figures.level("weights", self.level)
-        return Capacity(level=level.name, bits=8 * figures.need_of(level, "size_bytes"))
+        return figures.capacity("weights", self.level)
 
 
 def _padded(layer: Layer, channels: int) -> int:
     """Stored weights with output channels padded to a multiple."""
-    full = -(-layer.out_channels // channels) * channels
-    return layer.parameters // layer.out_channels * full if channels > 1 else layer.parameters
+    return layer.parameters // layer.out_channels * divide_up(layer.out_channels, channels) * channels

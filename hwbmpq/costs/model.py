@@ -1,5 +1,6 @@
 """What a cost model is, and a base for those that cost each layer by itself."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -28,18 +29,22 @@ class CostModel(Protocol):
 
 
 LayerCost = Callable[[Layer, WidthPair], Number]
+MS_PER_SECOND = 1e3
 
 
-class LayerwiseCost(BaseModel):
-    """A cost that adds up over layers. A subclass says what one layer costs at one pair of widths.
-
-    Its fields are its options: a profile sets them beside ``model`` in ``cost_models``.
-    """
+class CostOptions(BaseModel):
+    """A cost model whose fields are its options: a profile sets them beside ``model`` in ``cost_models``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     unit: ClassVar[str] = ""
     formula: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()
+    is_alias: ClassVar[bool] = False
+    """It passes on to another model, and cannot be what a profile chooses."""
+
+
+class LayerwiseCost(CostOptions):
+    """A cost that adds up over layers. A subclass says what one layer costs at one pair of widths."""
 
     def per_layer(self, figures: FigureLog) -> LayerCost:
         """The cost of one layer as a function, with the figures that it needs already looked up."""
@@ -72,10 +77,11 @@ class LayerwiseCost(BaseModel):
                 row[precision] = cost(layer, runs.pair)
                 origin = self.origin(layer, runs.pair)
                 if runs.is_promoted:
-                    origin = f"runs as {runs.pair.precision}" + (f"; {origin}" if origin else "")
+                    origin = f"{precision} runs as {runs.pair.precision}" + (f"; {origin}" if origin else "")
                 if origin:
                     origins.setdefault(layer.name, {})[precision] = origin
         capacity = self.capacity(figures)
+        special = Counter(text for row in origins.values() for text in set(row.values()))
         return CostTable(
             name=name,
             model=name,
@@ -83,6 +89,25 @@ class LayerwiseCost(BaseModel):
             rows=(CostRow(costs=costs),),
             figures=figures.used,
             origins=origins,
-            notes=self.notes(profile),
+            notes=(
+                *self.notes(profile),
+                *(f"{text} ({count} of {len(costs)} layers)" for text, count in special.items()),
+            ),
             capacity=capacity,
         )
+
+
+class CyclesLatency(LayerwiseCost):
+    """Milliseconds from a number of cycles. A subclass counts them."""
+
+    unit: ClassVar[str] = "ms"
+    needs: ClassVar[tuple[str, ...]] = ("clock.core_hz, or accel_hz if the accelerator has its own",)
+
+    def cycles(self, figures: FigureLog) -> LayerCost:
+        """Cycles of one layer, as a function."""
+        raise NotImplementedError(type(self).__name__)
+
+    def per_layer(self, figures: FigureLog) -> LayerCost:
+        cycles = self.cycles(figures)
+        clock = figures.accelerator_clock()
+        return lambda layer, pair: cycles(layer, pair) / clock * MS_PER_SECOND

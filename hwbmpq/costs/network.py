@@ -1,12 +1,14 @@
 """The cost tables of one network on one device, and why some are missing."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hwbmpq.costs.registry import get_cost_model
+from hwbmpq.costs.registry import CostModelError, get_cost_model
 from hwbmpq.costs.table import CostRow, CostTable, Number
-from hwbmpq.errors import HwbmpqError, UnknownNameError
+from hwbmpq.errors import HwbmpqError, UnknownNameError, UnsupportedPrecisionError
 from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.widths import layer_candidates, op_of, uniform, weight_widths
 from hwbmpq.values import Layer, Precision
@@ -21,21 +23,46 @@ class NetworkCosts:
 
     profile: HardwareProfile
     choices: Mapping[str, tuple[Precision, ...]]
+    ends: tuple[str, ...]
+    """Layers whose width is fixed."""
     tables: Mapping[str, CostTable]
-    missing: Mapping[str, str]
+    missing: Mapping[str, HwbmpqError]
     """Costs that cannot be had, and why."""
+    covered_macs: float = 1.0
+    """Share of the network's MACs that its layers have; products of activations are in no cost."""
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Weight widths of the layers that have a choice, ascending."""
-        free = [precisions for precisions in self.choices.values() if len(precisions) > 1]
+        """Weight widths that the layers between the ends may take, ascending."""
+        free = [precisions for name, precisions in self.choices.items() if name not in self.ends]
         return tuple(
             sorted({p.weight_bits for precisions in free or self.choices.values() for p in precisions})
         )
 
+    def label(self, weight_bits: int) -> str:
+        """``W4A8``: a weight width with the activation width that most layers have then."""
+        chosen = uniform(
+            {n: c for n, c in self.choices.items() if n not in self.ends} or self.choices, weight_bits
+        )
+        most = Counter(precision for precision in chosen.values()).most_common(1)[0][0]
+        return str(most) if most.weight_bits == weight_bits else f"W{weight_bits}"
+
+    def table(self, cost: str) -> CostTable:
+        """One cost; raises what was wrong if it cannot be had."""
+        if cost in self.missing:
+            raise self.missing[cost]
+        if cost not in self.tables:
+            raise UnknownNameError("tabulated cost", cost, self.tables)
+        return self.tables[cost]
+
     def total(self, cost: str, weight_bits: int) -> Number:
-        """With every layer at one weight width, the ends at their own."""
-        return self.tables[cost].total(uniform(self.choices, weight_bits))
+        """With every layer at one weight width (or its next wider one, if it does not have that), the ends at
+        their own."""
+        if weight_bits not in self.widths:
+            raise UnsupportedPrecisionError(
+                f"no {weight_bits}-bit weights here; there are {', '.join(map(str, self.widths))}"
+            )
+        return self.table(cost).total(uniform(self.choices, weight_bits))
 
     def peak(self, cost: str, weight_bits: int) -> CostRow:
         """The sum that decides then, for a cost that has several."""
@@ -48,7 +75,12 @@ class NetworkCosts:
                 name: {"unit": table.unit, **{f"W{w}": self.total(name, w) for w in self.widths}}
                 for name, table in self.tables.items()
             },
-            "missing": dict(self.missing),
+            "notes": {name: list(table.notes) for name, table in self.tables.items()},
+            "rests_on": sorted(
+                {use.path for table in self.tables.values() for use in table.doubtful_figures}
+            ),
+            "covered_macs": self.covered_macs,
+            "missing": {name: str(error) for name, error in self.missing.items()},
             "caveats": list(self.profile.caveats),
         }
 
@@ -57,10 +89,10 @@ class NetworkCosts:
 
 
 def tabulate(
-    layers: Iterable[Layer],
+    layers: Collection[Layer],
     profile: HardwareProfile,
     *,
-    costs: Sequence[str] | None = None,
+    costs: str | Sequence[str] | None = None,
     bits: Sequence[int] | None = None,
     activation_bits: str | int = "same",
 ) -> NetworkCosts:
@@ -70,7 +102,7 @@ def tabulate(
     time). ``costs``: names of cost models; by default memory, activation memory and what the profile has models
     for. ``bits``: weight widths; by default all integer widths that the device has for all of these layers.
     """
-    wanted = list(costs or [])
+    wanted = [costs] if isinstance(costs, str) else list(costs or [])
     if not wanted:
         wanted = [*_ALWAYS, *(name for name in profile.cost_models if name not in _ALWAYS)]
         if profile.device_class == "abstract":
@@ -80,15 +112,39 @@ def tabulate(
     tables, missing = {}, {}
     for name in wanted:
         try:
-            tables[name] = get_cost_model(name).tabulate(layers, profile, choices)
+            tables[name] = _tabulated(name, layers, profile, choices)
         except UnknownNameError:
             raise
         except HwbmpqError as error:
-            missing[name] = str(error)
-    return NetworkCosts(profile=profile, choices=choices, tables=tables, missing=missing)
+            missing[name] = error
+    layer_macs = sum(layer.macs for layer in layers)
+    return NetworkCosts(
+        profile=profile,
+        choices=choices,
+        ends=tuple(layer.name for layer in layers if layer.is_end),
+        tables=tables,
+        missing=missing,
+        covered_macs=layer_macs / getattr(layers, "macs", layer_macs) if layer_macs else 1.0,
+    )
 
 
-def _all_widths(layers: Iterable[Layer], profile: HardwareProfile) -> tuple[int, ...] | None:
+def _tabulated(
+    name: str, layers: Collection[Layer], profile: HardwareProfile, choices: Mapping[str, Sequence[Precision]]
+) -> CostTable:
+    model = get_cost_model(name)
+    try:
+        table = model.tabulate(layers, profile, choices).named(name)
+        values = (value for row in table.rows for choice in row.costs.values() for value in choice.values())
+        if not all(0 <= value < math.inf for value in values):
+            raise CostModelError(f"cost model {name!r} gave a cost that is negative or no number")
+        return table
+    except HwbmpqError:
+        raise
+    except Exception as error:  # a plug-in's own defect must not take the other costs along
+        raise CostModelError(f"cost model {name!r} failed: {type(error).__name__}: {error}") from error
+
+
+def _all_widths(layers: Collection[Layer], profile: HardwareProfile) -> tuple[int, ...] | None:
     """The integer widths that all of the network's operations have."""
     ops = {op_of(layer) for layer in layers if not layer.is_end} or {"*"}
     shared = set.intersection(*(set(weight_widths(profile, op)) for op in ops))

@@ -3,19 +3,39 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict
-
 from hwbmpq.costs.figures import FigureLog
-from hwbmpq.costs.registry import get_cost_model, register
-from hwbmpq.costs.table import Candidates, Capacity, CostTable
+from hwbmpq.costs.model import CostModel, CostOptions
+from hwbmpq.costs.registry import CostModelError, cost_models, get_cost_model, register
+from hwbmpq.costs.table import Candidates, CostTable, candidates_of
 from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.schema import CostChoice
+from hwbmpq.hardware.widths import WidthFinder, op_of
 from hwbmpq.values import Layer
 
+UNITS = {"latency": "ms", "energy": "uJ", "memory": "bit"}
 
-class _Quantity(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-    unit: ClassVar[str] = ""
+
+def chosen_model(quantity: str, choice: CostChoice) -> CostModel:
+    """The model that a profile chose for a quantity, if it can answer for it."""
+    model = get_cost_model(choice.model, **choice.options)
+    if getattr(model, "is_alias", False):
+        raise CostModelError(f"cost model {choice.model!r} passes on to another one: choose that")
+    if UNITS[quantity] not in model.unit.split(" or "):
+        fitting = [name for name, entry in cost_models().items() if _fits(entry.model, quantity)]
+        raise CostModelError(
+            f"cost model {choice.model!r} gives {model.unit}, not {UNITS[quantity]}; "
+            f"for {quantity} there are {', '.join(fitting)}"
+        )
+    return model
+
+
+def _fits(model: object, quantity: str) -> bool:
+    units = str(getattr(model, "unit", "")).split(" or ")
+    return UNITS[quantity] in units and not getattr(model, "is_alias", False)
+
+
+class _Quantity(CostOptions):
+    is_alias: ClassVar[bool] = True
     quantity: ClassVar[str] = ""
     fallback: ClassVar[CostChoice | None] = None
 
@@ -28,8 +48,28 @@ class _Quantity(BaseModel):
                 f"cost_models.{self.quantity}",
                 hint=f"say which model answers: `{self.quantity}: {{model: …}}`",
             )
-        table = get_cost_model(choice.model, **choice.options).tabulate(layers, profile, precisions)
-        return table.named(self.quantity)
+        table = chosen_model(self.quantity, choice).tabulate(layers, profile, precisions)
+        if table.unit != UNITS[self.quantity]:
+            raise CostModelError(f"cost model {choice.model!r} gave {table.unit} for {self.quantity}")
+        notes = (
+            (*table.notes, *_kernel_notes(layers, profile, precisions))
+            if self.quantity != "memory"
+            else table.notes
+        )
+        return table.named(self.quantity, notes=notes)
+
+
+def _kernel_notes(
+    layers: Iterable[Layer], profile: HardwareProfile, precisions: Candidates
+) -> tuple[str, ...]:
+    """Pairs that no existing kernel runs."""
+    finder = WidthFinder(profile)
+    kernels: dict[str, set[str]] = {"user": set(), "none": set()}
+    for layer in layers:
+        for _, runs in finder.executions(op_of(layer), candidates_of(layer, precisions)):
+            kernels.get(runs.pair.kernel, set()).add(str(runs.pair))
+    said = {"user": "needs a kernel of your own", "none": "has no kernel: storage only"}
+    return tuple(f"{', '.join(sorted(found))} {said[kernel]}" for kernel, found in kernels.items() if found)
 
 
 @register("latency")
@@ -60,41 +100,37 @@ class Memory(_Quantity):
     quantity: ClassVar[str] = "memory"
     fallback: ClassVar[CostChoice | None] = CostChoice(model="weight_memory")
     formula: ClassVar[str] = "weights * weight_bits"
-    needs: ClassVar[tuple[str, ...]] = ()
 
 
-class _Role(BaseModel):
+class _Role(CostOptions):
     """A cost bound to the memory that holds something."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     unit: ClassVar[str] = "bit"
+    is_alias: ClassVar[bool] = True
+    name: ClassVar[str] = ""
     role: ClassVar[str] = ""
-    cost: ClassVar[str] = ""
     other_role: ClassVar[str] = ""
+    cost: ClassVar[str] = ""
 
     def tabulate(
         self, layers: Iterable[Layer], profile: HardwareProfile, precisions: Candidates
     ) -> CostTable:
-        name: str = type(self).registered_name  # type: ignore[attr-defined]
-        figures = FigureLog(profile, name)
+        figures = FigureLog(profile, self.name)
         level = figures.level(self.role)
+        capacity = figures.capacity(self.role, level.name)
         table = get_cost_model(self.cost).tabulate(layers, profile, precisions)
-        size = figures.need_of(level, "size_bytes")
         notes = table.notes
         if self.other_role in level.holds:
             notes = (*notes, f"{level.name} holds the {self.other_role} as well, which are not counted here")
-        return table.named(
-            name,
-            figures=(*table.figures, *figures.used),
-            notes=notes,
-            capacity=Capacity(level=level.name, bits=8 * size),
-        )
+        used = {use.path: use for use in (*table.figures, *figures.used)}
+        return table.named(self.name, figures=tuple(used.values()), notes=notes, capacity=capacity)
 
 
 @register("flash")
 class Flash(_Role):
     """``memory``, to fit in the profile's memory that holds the weights."""
 
+    name: ClassVar[str] = "flash"
     role: ClassVar[str] = "weights"
     other_role: ClassVar[str] = "activations"
     cost: ClassVar[str] = "memory"
@@ -106,6 +142,7 @@ class Flash(_Role):
 class Ram(_Role):
     """``activation_memory``, to fit in the profile's memory that holds the activations."""
 
+    name: ClassVar[str] = "ram"
     role: ClassVar[str] = "activations"
     other_role: ClassVar[str] = "weights"
     cost: ClassVar[str] = "activation_memory"

@@ -42,6 +42,7 @@ class Registration:
 
 
 _MODELS: dict[str, Registration] = {}
+_REFUSED: list[Registration] = []
 
 
 class CostModelError(HwbmpqError):
@@ -73,6 +74,12 @@ def cost_models() -> Mapping[str, Registration]:
     _load_ours()
     _load_plugins()
     return dict(sorted(_MODELS.items()))
+
+
+def refused_plugins() -> tuple[Registration, ...]:
+    """Models of plug-ins whose name is taken."""
+    cost_models()
+    return tuple(_REFUSED)
 
 
 def get_cost_model(name: str, **options: Any) -> CostModel:
@@ -117,6 +124,11 @@ def _load_plugins() -> None:
 def _load_plugin(point: EntryPoint, provider: str) -> Registration:
     """A plug-in must not break the rest, whatever it does while it loads."""
     existing = _MODELS.get(point.name)
+    if existing is not None and existing.provider == "hwbmpq":
+        _REFUSED.append(
+            Registration(name=point.name, model=None, provider=provider, error="the name is ours")
+        )
+        return existing
     try:
         model = point.load()  # a module that registers the name itself is fine
     except Exception as error:
@@ -127,6 +139,6 @@ def _load_plugin(point: EntryPoint, provider: str) -> Registration:
         return existing
     if reason:
         return Registration(name=point.name, model=None, provider=provider, error=reason)
-    if not hasattr(model, "registered_name"):
+    if "registered_name" not in vars(model):  # a subclass of one of ours has a name of its own
         model.registered_name = point.name
     return Registration(name=point.name, model=model, provider=provider)

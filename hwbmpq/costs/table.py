@@ -27,10 +27,8 @@ class FigureUse:
     kind: str
     sources: tuple[str, ...] = ()
     note: str = ""
-
-    @property
-    def is_doubtful(self) -> bool:
-        return self.kind in ("assumed", "uncertain")
+    is_doubtful: bool = False
+    """Whether it is assumed, or its sources disagree."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,22 +109,12 @@ class CostTable:
 
     @property
     def is_flat(self) -> bool:
-        """Whether layers have a choice of widths and none of them changes anything."""
+        """Whether layers have a choice of widths that run, and none of them changes anything."""
+        if any("runs as" in origin for row in self.origins.values() for origin in row.values()):
+            return False  # some widths are not there at all
         all_choices = [choices for row in self.rows for choices in row.costs.values()]
         has_choice = any(len(choices) > 1 for choices in all_choices)
         return has_choice and all(len(set(choices.values())) <= 1 for choices in all_choices)
-
-    @property
-    def depends_on_activations(self) -> bool:
-        """Whether the activation width matters at some weight width, as far as the candidates tell."""
-        for row in self.rows:
-            for choices in row.costs.values():
-                by_weight: dict[int, set[Number]] = {}
-                for precision, value in choices.items():
-                    by_weight.setdefault(precision.weight_bits, set()).add(value)
-                if any(len(values) > 1 for values in by_weight.values()):
-                    return True
-        return False
 
     def named(self, name: str, **changes: Any) -> "CostTable":
         """The same under another name."""

@@ -36,6 +36,12 @@ class Dataflow:
     def is_network_input(self, name: str) -> bool:
         return self.graph.nodes[self.tensor_read(name)]["source"] is Source.INPUT
 
+    def is_output(self, name: str) -> bool:
+        """Whether the network returns it, or nothing reads it."""
+        return bool(self.graph.nodes[name]["is_output"]) or not any(
+            r in self.data for r in self.graph.succ[name]
+        )
+
     def order(self, name: str) -> int:
         """Position in the execution order."""
         return self._order[name]

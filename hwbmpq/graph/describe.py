@@ -80,6 +80,7 @@ def _operation_graph(operations: Iterable[Operation], layer_of: Mapping[str, str
             source=operation.source,
             shape=operation.shape,
             layer=layer_of.get(operation.name, ""),
+            is_output=operation.is_output,
         )
         graph.add_edges_from((read, operation.name) for read in operation.inputs)
     return graph

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -86,6 +87,8 @@ class _Interpreter(fx.Interpreter):
         macs = self.counter.read()
         changed = [t for t, version in zip(read, versions, strict=True) if t._version != version]
         tensor = first_tensor(result) if result is not None or not changed else changed[0]
+        if n.op == "output":
+            self._mark_outputs(n)
         if tensor is None or n.op == "output":
             return result
         if n.op == "placeholder":
@@ -97,6 +100,12 @@ class _Interpreter(fx.Interpreter):
         self._made_at[n] = len(self.operations) - 1
         self._changed_at.update({storage_of(t): len(self.operations) - 1 for t in changed})
         return result
+
+    def _mark_outputs(self, node: fx.Node) -> None:
+        returned = set(self._inputs(node))
+        self.operations = [
+            replace(operation, is_output=operation.name in returned) for operation in self.operations
+        ]
 
     def _inputs(self, node: fx.Node) -> Iterator[str]:
         """What it reads: the operations that made the tensors, or changed them (or a view) in place later."""

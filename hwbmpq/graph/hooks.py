@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,8 +27,9 @@ def trace_with_hooks(model: nn.Module, example: torch.Tensor) -> list[Operation]
     recorder = _Recorder(model)
     recorder.enter(example, kind="input", source=Source.INPUT)
     with _module_stack(model, recorder.stack), recorder.counter, recorder:
-        model(example)
-    return recorder.operations
+        returned = model(example)
+    names = {recorder.name_of(tensor) for tensor in _tensors(returned)}
+    return [replace(operation, is_output=operation.name in names) for operation in recorder.operations]
 
 
 @contextmanager
@@ -76,7 +78,7 @@ class _Recorder(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         read = list(_tensors((args, kwargs)))
-        inputs = [self._name_of(tensor) for tensor in read]  # before an in-place call takes them over
+        inputs = [self.name_of(tensor) for tensor in read]  # before an in-place call takes them over
         versions = [tensor._version for tensor in read]
         self.counter.read()
         result = func(*args, **kwargs)
@@ -108,7 +110,8 @@ class _Recorder(TorchFunctionMode):
             "negates": negates(kind, args, kwargs),
         }
 
-    def _name_of(self, tensor: torch.Tensor) -> str:
+    def name_of(self, tensor: torch.Tensor) -> str:
+        """The operation that made a tensor, or last changed it."""
         if tensor in self._made_at:
             made_at: int = self._made_at[tensor]
             changed_at = self._changed_at.get(storage_of(tensor), 0)

@@ -19,7 +19,8 @@ class LayerGraph:
     ties: tuple[TieGroup, ...]
     uncovered: tuple[Uncovered, ...]
     operations: nx.DiGraph
-    """Every operation in execution order; attributes ``kind``, ``shape`` and ``layer`` (a name or "")."""
+    """Every operation in execution order; attributes ``kind``, ``shape``, ``layer`` (a name or "") and
+    ``is_output``."""
     traced_by: str
     notes: tuple[str, ...] = ()
 
@@ -28,6 +29,9 @@ class LayerGraph:
 
     def __len__(self) -> int:
         return len(self.layers)
+
+    def __contains__(self, layer: object) -> bool:
+        return layer in self.layers
 
     def __getitem__(self, name: str) -> Layer:
         for layer in self.layers:

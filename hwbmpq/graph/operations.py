@@ -61,6 +61,8 @@ class Operation:
     """It cuts at zero or above, by its arguments (``clamp(min=0)``, ``hardtanh(0, 6)``)."""
     negates: bool = False
     """It multiplies, adds or pads with a negative constant."""
+    is_output: bool = False
+    """The network returns its result, whoever else reads it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

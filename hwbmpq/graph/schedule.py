@@ -58,7 +58,7 @@ def _tensors(
     fates = _fates(flow)
     last_read = {made_by: step_of[made_by] for made_by in owner.values()}
     for name, made_by in owner.items():
-        if not any(reader in flow.data for reader in flow.graph.succ[name]):
+        if flow.is_output(name):
             last_read[made_by] = last  # the network's output stays
         for read in flow.data_inputs(name):
             last_read[owner[read]] = max(last_read[owner[read]], step_of[name])
@@ -84,7 +84,7 @@ def _fates(flow: Dataflow) -> dict[str, _Fate]:
     for name in reversed([name for name in flow.graph if name in flow.data]):
         fate = fates[name] = _Fate()
         readers = [reader for reader in flow.graph.succ[name] if reader in flow.data]
-        fate.leaves = not readers
+        fate.leaves = flow.is_output(name)
         for reader in readers:
             if flow.layer(reader):
                 fate.readers[flow.layer(reader)] = None

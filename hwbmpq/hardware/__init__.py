@@ -6,6 +6,7 @@ from hwbmpq.hardware.json_schema import profile_json_schema as profile_json_sche
 from hwbmpq.hardware.load import check_profile as check_profile
 from hwbmpq.hardware.load import list_profiles as list_profiles
 from hwbmpq.hardware.load import load_profile as load_profile
+from hwbmpq.hardware.load import missing_folders as missing_folders
 from hwbmpq.hardware.load import search_folders as search_folders
 from hwbmpq.hardware.load import shipped_folder as shipped_folder
 from hwbmpq.hardware.lookup_table import LookupTable as LookupTable
@@ -13,6 +14,7 @@ from hwbmpq.hardware.problems import Problem as Problem
 from hwbmpq.hardware.problems import ProfileError as ProfileError
 from hwbmpq.hardware.profile import HardwareProfile as HardwareProfile
 from hwbmpq.hardware.schema import Figure as Figure
+from hwbmpq.hardware.schema import is_name as is_name
 from hwbmpq.hardware.template import QUESTIONS as QUESTIONS
 from hwbmpq.hardware.template import new_profile as new_profile
 from hwbmpq.hardware.template import profile_based_on as profile_based_on

@@ -10,7 +10,7 @@ from hwbmpq.hardware.document import Node
 from hwbmpq.hardware.normalise import BLANK, block_of
 from hwbmpq.hardware.problems import Problem, unknown_key
 from hwbmpq.hardware.profile import SCHEMA_ID, HardwareProfile
-from hwbmpq.hardware.schema import Figure, short_keys
+from hwbmpq.hardware.schema import Array, Figure, LookupTableRef, short_keys
 from hwbmpq.hardware.units import shown
 
 Location = tuple[str | int, ...]
@@ -177,10 +177,17 @@ def _origins(profile: HardwareProfile) -> Iterator[tuple[Location, str]]:
             if name not in profile.sources:
                 known = ", ".join(profile.sources) or "none yet"
                 yield (*path, "src"), f"no source {name[:40]!r} in `sources` (there: {known})"
-        if not isinstance(block, Figure):
-            continue
-        if block.kind is None or (not block.src and block.kind != "assumed"):
-            yield path, "a figure needs its origin: {value: …, kind: datasheet, src: [id]}, or kind: assumed"
+        if not isinstance(block, (Figure, LookupTableRef, Array)):
+            continue  # a block's own src is about the numbers in it
+        if block.kind is None:
+            example = (
+                "{value: …, kind: datasheet, src: [id]}"
+                if isinstance(block, Figure)
+                else "kind: … and src: [id]"
+            )
+            yield path, f"a figure needs its origin: {example}, or kind: assumed"
+        elif not block.src and block.kind != "assumed":
+            yield path, f"`src` is missing: kind {block.kind} needs a source (only kind: assumed does not)"
 
 
 def _sourced(block: BaseModel, path: Location) -> Iterator[tuple[Location, Any]]:
@@ -221,6 +228,9 @@ def _widths(profile: HardwareProfile) -> Iterator[tuple[Location, str]]:
     for width, target in precisions.promote.items():
         if pairs and (target not in widths or target <= width):
             yield ("precisions", "promote", str(width)), f"{target} is no wider width of this device"
+    for name in precisions.simd_channels:
+        if pairs and name not in {pair.weight.name for pair in pairs}:
+            yield ("precisions", "simd_channels", name), "no weight format of this device"
     ends = profile.constraints.first_last
     if ends and (ends.w, ends.a) not in [(pair.weight, pair.activation) for pair in pairs]:
         yield ("constraints", "first_last"), f"{ends.w}×{ends.a} is no pair of this device"

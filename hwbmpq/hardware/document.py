@@ -23,6 +23,10 @@ _MOST_DIGITS = 300
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml where the wheel has it: ten times faster
 _INTEGER = re.compile(r"[-+]?\d[\d_]*")
 _FLOAT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_ADVICE = {
+    "found character that cannot start any token": " (a tab? indent with spaces)",
+    "mapping values are not allowed in this context": " (quote a text that has a colon in it)",
+}
 _PLAIN_TAGS = (None, "!", *(f"tag:yaml.org,2002:{kind}" for kind in ("str", "map", "seq")))
 _CONSTANTS: dict[str, Any] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
@@ -89,7 +93,8 @@ def parse_document(text: str | bytes, file: str) -> Node:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = Place(file=file, line=mark.line + 1, column=mark.column + 1) if mark else Place(file=file)
-        raise _failure(place, f"not YAML: {error.problem or error.context}") from None
+        said = error.problem or error.context or ""
+        raise _failure(place, f"not YAML: {said}{_ADVICE.get(said, '')}") from None
     except (yaml.YAMLError, RecursionError) as error:
         raise _failure(
             Place(file=file), f"not YAML: {str(error).splitlines()[0] if str(error) else 'too deep'}"

@@ -1,5 +1,7 @@
 """``extends`` and ``modes``: profiles made from other profiles."""
 
+from typing import get_origin
+
 from pydantic import BaseModel
 
 from hwbmpq.hardware.document import Node
@@ -69,6 +71,9 @@ def _override(
         if position == len(steps) - 1:
             new = normalise_field(new, fields[name], problems, path, origin, needs_unit=name != step)
             return _rebuilt(trail, new)
+        if get_origin(fields[name].annotation) is dict and position == len(steps) - 2:
+            entries = node.mapping.get(name, Node(value={}, place=node.place))
+            return _rebuilt([*trail, (entries, steps[-1])], new)  # cost_models.latency, budgets.flash
         model = block_of(fields[name])
         if model is None:
             return f"`{step}` has no keys below it"

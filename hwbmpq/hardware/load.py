@@ -17,8 +17,12 @@ from hwbmpq.hardware.lookup_table import LookupTable, parse_lookup_table
 from hwbmpq.hardware.normalise import normalise
 from hwbmpq.hardware.problems import Place, Problem, ProfileError
 from hwbmpq.hardware.profile import HardwareProfile
+from hwbmpq.hardware.schema import is_name
 
 SUFFIXES = (".yaml", ".yml")
+MOST_MODES = 64
+MOST_BYTES_OF_A_NAME = 100
+MOST_TABLES = 16
 FOLDER_VARIABLE = "HWBMPQ_PROFILES"
 
 
@@ -34,6 +38,13 @@ def user_folders() -> tuple[Path, ...]:
     if named:
         return tuple(Path(folder).expanduser() for folder in named.split(os.pathsep) if folder)
     return (Path(platformdirs.user_config_dir("hwbmpq", appauthor=False)) / "profiles",)
+
+
+def missing_folders() -> tuple[Path, ...]:
+    """Folders that ``HWBMPQ_PROFILES`` names and that are not there."""
+    return tuple(
+        folder for folder in user_folders() if os.environ.get(FOLDER_VARIABLE) and not _is_there(folder)
+    )
 
 
 def search_folders() -> tuple[Path, ...]:
@@ -69,8 +80,10 @@ def list_profiles() -> tuple[Listing, ...]:
 
 def _profile_files() -> Iterator[Path]:
     for folder in search_folders():
-        if folder.is_dir():
+        try:
             yield from sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
+        except OSError:  # no such folder, or not for us to read: the others may have it
+            continue
 
 
 def load_profile(target: str | Path) -> HardwareProfile:
@@ -87,19 +100,22 @@ def load_profile(target: str | Path) -> HardwareProfile:
     return profile
 
 
-def check_profile(path: str | Path) -> HardwareProfile:
-    """Read a file with all its modes; ``ProfileError`` lists everything that is wrong with any of them."""
-    return _read(Path(path), "", all_modes=True)
+def check_profile(target: str | Path) -> HardwareProfile:
+    """Read a profile with all its modes; ``ProfileError`` lists everything that is wrong with any of them."""
+    path = Path(target)
+    if not _is_there(path) and path.suffix not in SUFFIXES:
+        path, _ = _locate(str(target))
+    return _read(path, "", all_modes=True)
 
 
 def _locate(target: str) -> tuple[Path, str]:
     """The file of a target, and its mode."""
     for spec, mode in ((target, ""), target.rpartition("@")[::2]):
-        if not spec:
+        if not spec or (spec != target and not mode):
             continue
         is_path = os.sep in spec or (os.altsep is not None and os.altsep in spec)
-        if is_path or (spec.endswith(SUFFIXES) and Path(spec).is_file()):
-            if Path(spec).exists():
+        if is_path or (spec.endswith(SUFFIXES) and _is_there(Path(spec))):
+            if _is_there(Path(spec)):
                 return Path(spec), mode
         else:
             found = next(_named(_stem(spec), search_folders()), None)
@@ -115,6 +131,14 @@ def _locate(target: str) -> tuple[Path, str]:
     )
 
 
+def _is_there(path: Path) -> bool:
+    """Whether something is at a path; False for one that cannot be (too long, a null character)."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
 def _stem(name: str) -> str:
     for suffix in SUFFIXES:
         name = name.removesuffix(suffix)
@@ -128,7 +152,7 @@ def _named(name: str, folders: Sequence[Path]) -> Iterator[Path]:
     for folder in folders:
         for suffix in SUFFIXES:
             path = folder / f"{name}{suffix}"
-            if path.is_file():
+            if _is_there(path) and path.is_file():
                 yield path
 
 
@@ -145,15 +169,21 @@ def _read(path: Path, mode: str, *, all_modes: bool = False) -> HardwareProfile:
         place = root.find("modes").place
         known = f"it has: {', '.join(modes)}" if modes else "it has none"
         raise ProfileError([Problem(place=place, field="modes", message=f"no mode {mode!r}; {known}")])
+    if len(modes) > MOST_MODES:
+        message = f"{len(modes)} modes; a profile has at most {MOST_MODES}"
+        raise ProfileError([Problem(place=root.find("modes").place, field="modes", message=message)])
     for other in modes if all_modes else ():
-        validate(apply_mode(root, other, problems), problems)
-    profile = validate(apply_mode(root, mode, problems) if mode else root, problems)
+        changed = apply_mode(root, other, problems)
+        # Without the modes themselves: checking n of them n times over would take long.
+        validate(
+            changed.holding({key: node for key, node in changed.mapping.items() if key != "modes"}), problems
+        )
+    root = apply_mode(root, mode, problems) if mode else root
+    profile = validate(root, problems)
     tables = _tables(root, [folder for folder, _ in chain], problems)
     if profile is None or problems:
         raise ProfileError(problems)
-    profile._mode = mode
-    profile._files = tuple(node.place.file for _, node in chain)
-    profile._tables = tables
+    profile.attach(mode=mode, files=tuple(node.place.file for _, node in chain), tables=tables, root=root)
     return profile
 
 
@@ -161,6 +191,8 @@ def _check_name(node: Node, path: Path, problems: list[Problem]) -> None:
     name = node.mapping.get("name")
     if name is not None and isinstance(name.value, str) and name.value != path.stem:
         message = f"{name.value[:80]!r} in a file called {path.name}: write `name: {path.stem}`"
+        if not is_name(path.stem):
+            message = f"the file has to be called {name.value[:80]}.yaml"
         problems.append(Problem(place=name.place, field="name", message=message))
 
 
@@ -184,7 +216,7 @@ def _chain(path: Path, problems: list[Problem]) -> list[tuple[Path, Node]]:
 
 
 def _base(extends: Node, child: Path, folders: list[Path], seen: list[Path]) -> Path:
-    name = extends.value if isinstance(extends.value, str) else str(extends.value)
+    name = str(extends.value)[:MOST_BYTES_OF_A_NAME]
     # A user's profile may extend the shipped one of the same name: the file itself is passed over.
     others = [path for path in _named(name, folders) if path.resolve() != child.resolve()]
     message = ""
@@ -201,33 +233,47 @@ def _base(extends: Node, child: Path, folders: list[Path], seen: list[Path]) -> 
 
 def _tables(root: Node, folders: list[Path], problems: list[Problem]) -> dict[str, LookupTable]:
     """The lookup tables that a profile names, from the folders of the files that make it up."""
-    found = {}
-    for index, ref in enumerate(root.find("lookup_tables").items if "lookup_tables" in root.mapping else ()):
+    refs = root.mapping["lookup_tables"].items if "lookup_tables" in root.mapping else []
+    if len(refs) > MOST_TABLES:
+        message = f"{len(refs)} tables; a profile has at most {MOST_TABLES}"
+        problems.append(
+            Problem(place=root.find("lookup_tables").place, field="lookup_tables", message=message)
+        )
+        return {}
+    found: dict[str, LookupTable] = {}
+    left = lookup_table.MOST_BYTES
+    for index, ref in enumerate(refs):
         entries = {key: node.value for key, node in ref.mapping.items()}
-        name, file = entries.get("id"), entries.get("file")
+        name, file, sha256 = (entries.get(key) for key in ("id", "file", "sha256"))
         if not isinstance(name, str) or not isinstance(file, str):
             continue  # the schema says so
-        field = f"lookup_tables.{index}.file"
-        place = ref.mapping["file"].place
-        # The folder of the file that speaks of the table comes first.
-        own = Path(place.file).parent
-        candidates = [folder / file for folder in dict.fromkeys([own, *folders[::-1], *search_folders()])]
-        path = next(
-            (path for path in candidates if _is_inside(path, [own, *folders, *search_folders()])), None
-        )
+        path = _table_file(file, ref.mapping["file"].place, folders)
         if path is None:
             message = f"no file {file[:80]!r} in the profile's folder or the search path"
-            problems.append(Problem(place=place, field=field, message=message))
+            field = f"lookup_tables.{index}.file"
+            problems.append(Problem(place=ref.mapping["file"].place, field=field, message=message))
             continue
-        sha256 = entries.get("sha256")
         try:
-            content = _read_bytes(path, lookup_table.MOST_BYTES, None)
+            content = _read_bytes(path, left, None)
+            left -= len(content)
+            if left < 0:
+                message = (
+                    f"the tables of a profile are larger than {lookup_table.MOST_BYTES >> 20} MiB together"
+                )
+                raise ProfileError([Problem(place=Place(file=str(path)), field="", message=message)])
             found[name] = parse_lookup_table(
                 content, str(path), sha256=sha256 if isinstance(sha256, str) else None
             )
         except ProfileError as error:
             problems += error.problems
     return found
+
+
+def _table_file(file: str, spoken_of: Place, folders: list[Path]) -> Path | None:
+    """The file of a table: beside the profile that speaks of it, beside its bases, or in the search path."""
+    own = Path(spoken_of.file).parent
+    allowed = list(dict.fromkeys([own, *folders[::-1], *search_folders()]))
+    return next((folder / file for folder in allowed if _is_inside(folder / file, allowed)), None)
 
 
 def _is_inside(path: Path, folders: Sequence[Path]) -> bool:
@@ -243,7 +289,7 @@ def _read_bytes(path: Path, most: int, allowed: Sequence[Path] | None) -> bytes:
     """At most ``most`` bytes and one; only regular files, which end."""
     message = ""
     try:
-        if not path.exists():
+        if not _is_there(path):
             message = "no such file"
         elif not path.is_file():
             message = "not a regular file"

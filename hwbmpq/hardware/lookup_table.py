@@ -6,11 +6,13 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from hwbmpq.hardware.problems import Place, Problem, ProfileError, unknown_key
+from hwbmpq.hardware.schema import known_op
 
-MOST_BYTES = 16 << 20
+MOST_BYTES = 8 << 20
+"""Of all tables of a profile together."""
 SCHEMA_ID = "hwbmpq/lut/v1"
 UNITS: Mapping[str, tuple[str, float]] = {
     "s": ("latency", 1e3),
@@ -26,13 +28,14 @@ UNITS: Mapping[str, tuple[str, float]] = {
 }
 """Units of a table: what they measure, and their multiple of ms or uJ."""
 WIDTH_KEYS = ("w_bits", "a_bits")
-CLASS_KEYS = ("op", "kernel_size", "groups")
+CLASS_KEYS = ("op", "kernel_size", "dilation", "groups")
 """Keys that must agree even for a neighbour: another kernel is another program."""
 SIZE_KEYS = ("in_channels", "out_channels", "in_h", "in_w", "out_h", "out_w", "positions")
 
 KeyValue = str | int | tuple[int, ...]
-_Count = Annotated[int, Field(ge=0)]
-_Number = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Count = Annotated[int, Field(ge=0, le=2**40)]
+_Number = Annotated[float, Field(gt=0, lt=1e30, allow_inf_nan=False)]
+_Op = Annotated[str, AfterValidator(known_op)]
 
 
 class _Block(BaseModel):
@@ -54,12 +57,12 @@ class TableSource(_Block):
 class Entry(_Block):
     """One measured layer. Fields that are not in the table's ``key`` are for people."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
-    op: str
+    op: _Op
     in_channels: _Count | None = None
     out_channels: _Count | None = None
     kernel_size: tuple[_Count, ...] | None = None
     stride: tuple[_Count, ...] | None = None
+    dilation: tuple[_Count, ...] | None = None
     groups: _Count | None = None
     in_h: _Count | None = None
     in_w: _Count | None = None
@@ -68,11 +71,13 @@ class Entry(_Block):
     positions: _Count | None = None
     w_bits: Annotated[int, Field(ge=1, le=64)]
     a_bits: Annotated[int, Field(ge=1, le=64)]
-    macs: Annotated[int, Field(ge=1)]
+    macs: Annotated[int, Field(ge=1, le=2**60)]
     """Of one input, whatever the batch."""
     value: _Number
     std: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     count: Annotated[int, Field(ge=1)] | None = None
+    kernel: str | None = None
+    note: str | None = None
 
 
 class LookupTable(_Block):
@@ -83,7 +88,7 @@ class LookupTable(_Block):
     runtime: str
     source: TableSource
     measurement: dict[str, Any] = Field(default_factory=dict)
-    batch: Annotated[int, Field(ge=1)] = 1
+    batch: Annotated[int, Field(ge=1, le=2**20)] = 1
     unit: Literal["s", "ms", "us", "ns", "cycles", "J", "mJ", "uJ", "nJ", "pJ"]
     key: tuple[
         Literal[
@@ -92,6 +97,7 @@ class LookupTable(_Block):
             "out_channels",
             "kernel_size",
             "stride",
+            "dilation",
             "groups",
             "in_h",
             "in_w",
@@ -174,8 +180,6 @@ class LookupTable(_Block):
 
 def parse_lookup_table(content: bytes, file: str, *, sha256: str | None = None) -> LookupTable:
     """The table that a JSON text holds; ``ProfileError`` with every problem otherwise."""
-    if len(content) > MOST_BYTES:
-        raise _failure(file, f"the table is larger than {MOST_BYTES >> 20} MiB")
     if sha256 and hashlib.sha256(content).hexdigest() != sha256:
         raise _failure(file, "the file is not the one that the profile names: its sha256 differs")
     try:

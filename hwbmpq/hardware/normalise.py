@@ -21,6 +21,7 @@ BLANK = "FILL_IN"
 """What a template writes where a person has to."""
 
 _ORIGIN = ("kind", "src")
+_LARGEST = 1e30  # products of a few figures stay finite
 _ROW_ORIGIN = ("kind", "src", "note")  # a row is about one figure: its note is the figure's
 
 
@@ -100,6 +101,8 @@ def _figure(
 ) -> Node:
     if node.value is None or isinstance(node.value, list):
         return node
+    if "value" in node.mapping and node.mapping["value"].value is None:
+        return node.holding(None)  # unknown
     content = {**origin, **(node.value if isinstance(node.value, dict) else {"value": node})}
     if "value" in content:
         value = content["value"]
@@ -119,10 +122,12 @@ def _number(node: Node, quantity: Quantity, problems: list[Problem], path: str, 
             raise ValueError(f"expected a number, found {shown(node.plain())}")
         elif needs_unit:
             raise ValueError(f"{value} has no unit; write it like {dimension.examples}")
-        if not math.isfinite(value) or abs(value) > 1e300:
+        if not math.isfinite(value):
             raise ValueError(f"{shown(node.value)} is no finite figure")
         if value < 0 or (value == 0 and not quantity.may_be_zero):
             raise ValueError(f"{shown(node.value)} must be greater than zero")
+        if value > _LARGEST or 0 < value < 1 / _LARGEST:
+            raise ValueError(f"{shown(node.value)} is no figure of a real device")
     except ValueError as error:
         problems.append(Problem(place=node.place, field=path, message=str(error)))
         return 1.0  # stands in, so that the other checks can go on

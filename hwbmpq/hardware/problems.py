@@ -39,9 +39,10 @@ class ProfileError(HwbmpqError):
     """A profile, or a file it refers to, that cannot be used. ``problems`` lists all that is wrong."""
 
     def __init__(self, problems: Sequence[Problem], *, hint: str = "") -> None:
-        found: dict[tuple[Place, str], Problem] = {}
-        for problem in problems:  # a source that a whole block names is one problem
-            found.setdefault((problem.place, problem.message), problem)
+        found: dict[tuple[Place, str, str], Problem] = {}
+        for problem in problems:  # a source that a whole block names is one problem, whoever takes it over
+            is_shared = problem.message.startswith("no source")
+            found.setdefault((problem.place, "" if is_shared else problem.field, problem.message), problem)
         self.problems = tuple(sorted(found.values(), key=lambda problem: problem.place))
         lines = [str(problem) for problem in self.problems[:MOST_PROBLEMS]]
         left = len(self.problems) - len(lines)

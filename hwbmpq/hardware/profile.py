@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, PrivateAttr
 
+from hwbmpq.hardware.document import Node
 from hwbmpq.hardware.formats import WidthPair, common_compute
 from hwbmpq.hardware.lookup_table import LookupTable
+from hwbmpq.hardware.problems import Place
 from hwbmpq.hardware.schema import (
     Block,
     Clock,
@@ -23,6 +25,7 @@ from hwbmpq.hardware.schema import (
     Power,
     Precisions,
     Quantity,
+    QuantityName,
     Source,
     Text,
 )
@@ -54,10 +57,10 @@ class HardwareProfile(Block):
     power: Power = Power()
     lookup_tables: tuple[LookupTableRef, ...] = ()
     constraints: Constraints = Constraints()
-    budgets: dict[Name, Text | float] = Field(
+    budgets: dict[Name, Text | Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
         default_factory=dict, description="default budgets by cost: {flash: 1 MiB, latency: 8 ms}"
     )
-    cost_models: dict[Name, CostChoice] = Field(
+    cost_models: dict[QuantityName, CostChoice] = Field(
         default_factory=dict, description="which model answers for latency, energy, memory"
     )
     modes: dict[Name, dict[str, Any]] = Field(
@@ -67,6 +70,20 @@ class HardwareProfile(Block):
     _mode: str = PrivateAttr("")
     _files: tuple[str, ...] = PrivateAttr(())
     _tables: dict[str, LookupTable] = PrivateAttr(default_factory=dict)
+    _root: Node | None = PrivateAttr(None)
+
+    def attach(
+        self, *, mode: str, files: tuple[str, ...], tables: dict[str, LookupTable], root: Node
+    ) -> None:
+        """Where it was read from. For the loader: called once, before anybody sees the profile."""
+        self._mode, self._files, self._tables, self._root = mode, files, tables, root
+
+    def place(self, *path: str) -> Place:
+        """Where a field stands in its file."""
+        if self._root is None:
+            return Place(file=self.name)
+        node = self._root.find(*path)
+        return node.key_place or node.place
 
     @property
     def mode(self) -> str:

@@ -4,6 +4,7 @@ A *figure* is a number about the device with its origin. Loading (``load.py``) b
 form ``{value, kind, src}`` in the unit of its key before these models see it.
 """
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -36,24 +37,13 @@ from hwbmpq.hardware.units import (
     Dimension,
 )
 
-SCHEMA_ID = "hwbmpq/profile/v1"
 OPS = (
     *(f"{prefix}conv{n}d" for prefix in ("", "dw") for n in (1, 2, 3)),
     *(f"{prefix}conv_transpose{n}d" for prefix in ("", "dw") for n in (1, 2, 3)),
     "linear",
 )
 """Operations that a profile can tell apart; ``dw`` is depthwise, ``*`` means any."""
-KINDS = {
-    "measured": "somebody ran it",
-    "datasheet": "the maker says so",
-    "literature": "a paper says so",
-    "simulated": "a simulator says so",
-    "derived": "computed from sourced figures",
-    "reported": "a user or a forum says so",
-    "board": "of one board, not of the chip",
-    "uncertain": "sources disagree, or the passage was not read",
-    "assumed": "nobody says so: a guess to be replaced",
-}
+QUANTITIES = ("latency", "energy", "memory")
 DOUBTFUL_KINDS = ("uncertain", "assumed")
 Kind = Literal[
     "measured", "datasheet", "literature", "simulated", "derived", "reported", "board", "uncertain", "assumed"
@@ -64,27 +54,47 @@ def _listed(value: Any) -> Any:
     return value if isinstance(value, (list, tuple)) else [value]
 
 
+def _sides(value: Any) -> Any:
+    return value.split("x") if isinstance(value, str) else _listed(value)
+
+
 def _format(value: Any) -> NumberFormat:
     return value if isinstance(value, NumberFormat) else parse_format(str(value))
 
 
-def _known_op(value: str) -> str:
+def known_op(value: str) -> str:
+    """The operation itself; ``ValueError`` if there is none of that name."""
     if value != "*" and value not in OPS:
         raise ValueError(f"{value[:40]!r} is no operation: use *, {', '.join(OPS)}")
     return value
 
 
+def known_quantity(value: str) -> str:
+    """A quantity that a profile can choose a cost model for."""
+    if value not in QUANTITIES:
+        raise ValueError(f"{value[:40]!r} is no quantity: use {', '.join(QUANTITIES)}")
+    return value
+
+
 SourceIds = Annotated[tuple[str, ...], BeforeValidator(_listed, json_schema_input_type=str | list[str])]
-Op = Annotated[str, AfterValidator(_known_op), WithJsonSchema({"enum": ["*", *OPS]})]
+Op = Annotated[str, AfterValidator(known_op), WithJsonSchema({"enum": ["*", *OPS]})]
 Ops = Annotated[tuple[Op, ...], BeforeValidator(_listed, json_schema_input_type=Op | list[Op])]
 KernelSize = Annotated[
-    tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_listed, json_schema_input_type=int | list[int])
+    tuple[Annotated[int, Field(ge=1)], ...],
+    BeforeValidator(_sides, json_schema_input_type=int | str | list[int]),
 ]
 Format = Annotated[
     NumberFormat, BeforeValidator(_format, json_schema_input_type=str), PlainSerializer(str, return_type=str)
 ]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=80)]
+_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
+Name = Annotated[str, Field(pattern=_NAME, max_length=80)]
+QuantityName = Annotated[str, AfterValidator(known_quantity)]
 Text = Annotated[str, Field(min_length=1, max_length=2000)]
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can be the name of a profile."""
+    return re.fullmatch(_NAME, text) is not None and len(text) <= 80
 
 
 class Block(BaseModel):
@@ -101,6 +111,10 @@ class Sourced(Block):
     kind: Kind | None = Field(default=None, description="origin of the bare numbers in this block")
     src: SourceIds = Field(default=(), description="ids in `sources` of the bare numbers in this block")
     note: Text | None = None
+
+    @property
+    def is_doubtful(self) -> bool:
+        return self.kind in DOUBTFUL_KINDS
 
 
 class Figure(Block):
@@ -180,7 +194,7 @@ class Precisions(Sourced):
     promote: dict[int, int] = Field(
         default_factory=dict, description="a width without a kernel is stored and run at this one: {3: 4}"
     )
-    simd_channels: dict[Name, Annotated[int, Field(ge=1)]] = Field(
+    simd_channels: dict[Name, Annotated[int, Field(ge=1, le=4096)]] = Field(
         default_factory=dict, description="output channels are padded to a multiple of this, by weight format"
     )
     bias_bits: int | None = Field(default=None, ge=1, le=64)
@@ -221,13 +235,13 @@ class Array(Sourced):
     """A multiplier array whose speed follows from its size."""
 
     type: Literal["bit_serial", "bit_fusion"]
-    dims: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+    dims: tuple[Annotated[int, Field(ge=1, le=10**6)], ...] = Field(
         min_length=2, max_length=3, description="bit_serial: Dm, Dk, Dn; bit_fusion: rows, columns"
     )
 
 
 class Compute(Sourced):
-    units: int = Field(default=1, ge=1, description="how many units work side by side")
+    units: int = Field(default=1, ge=1, le=10**6, description="how many units work side by side")
     efficiency: Annotated[Figure | None, Quantity(PLAIN)] = Field(
         default=None, description="share of the peak that real kernels reach, 0 to 1"
     )

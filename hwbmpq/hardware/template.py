@@ -40,7 +40,7 @@ def _quantity(dimension: Dimension) -> Callable[[str], object]:
 
 
 def _formats(answer: str) -> object:
-    names = [name.strip() for name in answer.split(",") if name.strip()]
+    names = answer.replace(",", " ").split()
     if not names:
         raise ValueError("give at least one format, such as int8")
     return [parse_format(name) for name in names]
@@ -86,7 +86,7 @@ QUESTIONS = (
 )
 
 _TEMPLATE = """\
-# A hardware profile for hwbmpq. Replace every {blank}, then: hwbmpq targets check {name}.yaml
+# A hardware profile for hwbmpq. {todo} hwbmpq targets check {name}.yaml
 # Every figure says where it comes from: {{value: …, kind: …, src: [id]}}. Kinds: measured, datasheet, literature,
 # simulated, derived, reported, board, uncertain, assumed (the last needs no src). Unknown? Leave the line out:
 # a cost model that needs the figure will say so.
@@ -152,8 +152,10 @@ name: {name}
 title: {blank}
 extends: {base}
 
-# Maps merge with the base; figures and lists replace. What the base says (uncomment and change):
+# Maps merge with the base; figures and lists replace. Figures of the base (uncomment and change):
 {figures}
+# memory, compute.table and precisions.pairs are lists: write them anew as a whole (`hwbmpq targets show {base}`
+# says what the base has), or change single figures of them in a mode: `memory.NAME.size: …`.
 # New figures need a source:
 # sources:
 #   my_datasheet: {{kind: vendor_doc, title: My data sheet}}
@@ -162,12 +164,17 @@ extends: {base}
 
 def new_profile(name: str, answers: Mapping[str, str] | None = None) -> str:
     """The text of a new profile; blanks without an answer are marked."""
-    answers = answers or {}
+    answers = dict(answers or {})
+    if "weights" in answers:
+        answers |= {
+            key: ", ".join(answers[key].replace(",", " ").split()) for key in ("weights", "activations")
+        }
+    todo = f"Replace every {BLANK}, then:" if len(answers) < len(QUESTIONS) else "After changes:"
     filled = {question.key: answers.get(question.key, BLANK) for question in QUESTIONS}
     for key in ("title", "source"):
         if filled[key] != BLANK:
             filled[key] = f'"{filled[key]}"'
-    return _TEMPLATE.format(name=name, blank=BLANK, **filled)
+    return _TEMPLATE.format(name=name, todo=todo, **filled)
 
 
 def profile_based_on(name: str, base: HardwareProfile) -> str:

@@ -63,7 +63,6 @@ CYCLES = Dimension(
     prefixes=False,
     examples="10 cycles",
 )
-PICOJOULES = Dimension(unit="pJ", suffix="_pj", symbols={"J": 1e12}, examples="4.24 pJ")
 PICOJOULES_PER_BIT = Dimension(
     unit="pJ/bit",
     suffix="_pj_per_bit",

@@ -33,7 +33,7 @@ class WidthFinder:
     def __init__(self, profile: HardwareProfile) -> None:
         self._profile = profile
         self._found: dict[tuple[str, Precision], Execution] = {}
-        self._lists: dict[tuple[str, int], tuple[Sequence[Precision], list[tuple[Precision, Execution]]]] = {}
+        self._lists: dict[tuple[str, tuple[Precision, ...]], list[tuple[Precision, Execution]]] = {}
         self._pairs: dict[Precision, list[WidthPair]] = {}
         for pair in profile.pairs:
             self._pairs.setdefault(pair.precision, []).append(pair)
@@ -47,13 +47,10 @@ class WidthFinder:
 
     def executions(self, op: str, precisions: Sequence[Precision]) -> list[tuple[Precision, Execution]]:
         """What runs at each of several precisions."""
-        key = (op, id(precisions))
-        if (
-            key not in self._lists
-        ):  # most layers share one list of candidates: keep it, and its id stays its own
-            found = [(precision, self.execution(op, precision)) for precision in precisions]
-            self._lists[key] = (precisions, found)
-        return self._lists[key][1]
+        key = (op, tuple(precisions))
+        if key not in self._lists:  # most layers have the same candidates
+            self._lists[key] = [(precision, self.execution(op, precision)) for precision in precisions]
+        return self._lists[key]
 
     def _find(self, op: str, precision: Precision) -> Execution:
         pair = self._pair(op, precision)
@@ -96,50 +93,74 @@ def candidates(
 ) -> tuple[Precision, ...]:
     """One ``Precision`` per candidate weight width, ascending.
 
-    ``bits``: the weight widths, each of which must be supported; by default the device's among {2, 4}, else
-    all it has. ``activation_bits`` says which activation width goes with them: ``same`` (or the next wider
-    one that runs with it), ``widest`` (one for all, at most 8 bits where integer, else float), ``float``, or a
-    number.
+    ``bits``: the weight widths, each of which must be supported; by default the device's among {2, 4}, or all it
+    has if that leaves nothing to choose. ``activation_bits`` says which activation width goes with them: ``same``
+    (or the next wider one that runs with it), ``widest`` (one for all, at most 8 bits where integer, else float),
+    ``float``, or a number. Of several pairs, those with an existing kernel are preferred.
     """
     widths = tuple(sorted(set(bits))) if bits is not None else _default_widths(profile, op)
+    runs = {width: _pairs_of(profile, width, op) for width in widths}
+    for width, pairs in runs.items():
+        if not pairs:
+            raise _unsupported(profile, op, f"{width}-bit weights")
     finder = WidthFinder(profile)
-    return tuple(_with_activation(profile, finder, width, activation_bits, op) for width in widths)
+    found = []
+    for width, pairs in runs.items():
+        chosen = _activation(pairs, width, activation_bits, _common(list(runs.values())))
+        if chosen is None:
+            raise _unsupported(profile, op, f"{width}-bit weights and {activation_bits} activations")
+        precision = Precision(weight_bits=width, activation_bits=chosen)
+        finder.execution(op, precision)  # raises if the device does not run it
+        found.append(precision)
+    return tuple(found)
+
+
+def _unsupported(profile: HardwareProfile, op: str, what: str) -> UnsupportedPrecisionError:
+    return UnsupportedPrecisionError(
+        f"profile {profile.target!r} does not run {op} with {what}; "
+        f"its pairs: {', '.join(_spelled(pair) for pair in profile.pairs)}"
+    )
+
+
+def _spelled(pair: WidthPair) -> str:
+    return f"{pair} ({', '.join(pair.ops)} only)" if pair.ops else str(pair)
 
 
 def _default_widths(profile: HardwareProfile, op: str) -> tuple[int, ...]:
     widths = weight_widths(profile, op)
-    return tuple(width for width in widths if width in PAPER_WIDTHS) or widths
+    papers = tuple(width for width in widths if width in PAPER_WIDTHS)
+    return papers if len(papers) > 1 else widths
 
 
-def _with_activation(
-    profile: HardwareProfile, finder: WidthFinder, width: int, activation_bits: str | int, op: str
-) -> Precision:
-    """The precision of a weight width; ``UnsupportedPrecisionError`` if the device does not run it."""
+_KERNELS = ("vendor", "user", "none")
+
+
+def _pairs_of(profile: HardwareProfile, width: int, op: str) -> list[WidthPair]:
+    """The pairs that run a weight width, itself or promoted, of the best kind of kernel that there is."""
     pairs = [pair for pair in profile.pairs if not pair.ops or op in pair.ops]
     runs = [pair for pair in pairs if pair.weight.bits == width]
     if not runs:
-        promoted = profile.precisions.promote.get(width)
-        runs = [pair for pair in pairs if pair.weight.bits == promoted]
-    chosen = activation_bits if isinstance(activation_bits, int) else _chosen(runs, width, activation_bits)
-    if chosen is None:
-        kind = "" if activation_bits in ("same", "widest") else f" with {activation_bits} activations"
-        raise UnsupportedPrecisionError(
-            f"profile {profile.target!r} does not run {op} with {width}-bit weights{kind}; "
-            f"its pairs: {', '.join(map(str, profile.pairs))}"
-        )
-    precision = Precision(weight_bits=width, activation_bits=chosen)
-    finder.execution(op, precision)
-    return precision
+        runs = [pair for pair in pairs if pair.weight.bits == profile.precisions.promote.get(width)]
+    best = min((_KERNELS.index(pair.kernel) for pair in runs), default=0)
+    return [pair for pair in runs if _KERNELS.index(pair.kernel) == best]
 
 
-def _chosen(runs: list[WidthPair], width: int, policy: str) -> int | None:
+def _common(runs: Sequence[Sequence[WidthPair]]) -> set[int]:
+    """Activation widths that all candidates have."""
+    return set.intersection(*({pair.activation.bits for pair in pairs} for pairs in runs))
+
+
+def _activation(runs: Sequence[WidthPair], width: int, policy: str | int, common: set[int]) -> int | None:
     """The activation width that goes with a weight width, of those that run with it."""
+    if isinstance(policy, int):
+        return policy
     integers = sorted(pair.activation.bits for pair in runs if not pair.activation.is_float)
     floats = sorted(pair.activation.bits for pair in runs if pair.activation.is_float)
     if policy == "same":
         wide_enough = [bits for bits in integers if bits >= width]
         return next(iter([*wide_enough, *floats, *integers[-1:]]), None)
     if policy == "widest":
+        integers = [bits for bits in integers if bits in common] or integers
         narrow = [bits for bits in integers if bits <= WIDEST_INTEGER_ACTIVATION]
         return next(iter([*narrow[-1:], *floats, *integers]), None)
     if policy == "float":
@@ -147,7 +168,7 @@ def _chosen(runs: list[WidthPair], width: int, policy: str) -> int | None:
     raise ValueError(f"activation_bits={policy!r}: use 'same', 'widest', 'float' or a number")
 
 
-def end_precision(profile: HardwareProfile) -> Precision:
+def end_precision(profile: HardwareProfile, op: str = "*") -> Precision:
     """The widths of the first and the last layer.
 
     What the profile's ``first_last`` says; else 16 bits if the device has them (int16 or fp16); else its
@@ -156,10 +177,11 @@ def end_precision(profile: HardwareProfile) -> Precision:
     ends = profile.constraints.first_last
     if ends is not None:
         return Precision(weight_bits=ends.w.bits, activation_bits=ends.a.bits)
+    pairs = [pair.precision for pair in profile.pairs if not pair.ops or op in pair.ops]
+    if not pairs:
+        raise _unsupported(profile, op, "any width")
     sixteen = Precision(weight_bits=END_BITS, activation_bits=END_BITS)
-    pairs = [pair.precision for pair in profile.pairs]
-    integer_or_half = [pair for pair in pairs if pair.weight_bits <= END_BITS] or pairs
-    return sixteen if sixteen in pairs else max(integer_or_half)
+    return sixteen if sixteen in pairs else max(pairs)
 
 
 def layer_candidates(
@@ -172,7 +194,6 @@ def layer_candidates(
     """The precisions that each layer may take, by name: ``candidates`` of its operation, or its one
     precision if it is an end of the network."""
     by_op: dict[str, tuple[Precision, ...]] = {}
-    end = end_precision(profile)
     found = {}
     for layer in layers:
         op = op_of(layer)
@@ -183,7 +204,7 @@ def layer_candidates(
                 raise UnsupportedPrecisionError(
                     f"layer {layer.name!r} ({op}): {error}", hint=error.hint
                 ) from None
-        found[layer.name] = (end,) if layer.is_end else by_op[op]
+        found[layer.name] = (end_precision(profile, op),) if layer.is_end else by_op[op]
     return found
 
 

@@ -188,7 +188,7 @@ def test_ne16_has_no_5x5_filter_unless_the_profile_sends_it_to_the_cluster(
         ("latency", "generic", W8A8, "has no cost_models.latency"),
         ("power_time", "imx500", W8A8, "power.active_w"),
         ("energy_per_op", "mpic", W8A8, "power.energy_pj_per_op"),
-        ("mac_energy", "mpic", W8A8, "memory that holds weights"),
+        ("mac_energy", "mpic", W8A8, r"precisions.accumulator_bits"),
         ("lookup_table", "mpic", W8A8, "lookup_tables"),
         ("bit_fusion", "pynq_z1_bismo", W8A8, "compute.array of type bit_fusion"),
     ],
@@ -215,14 +215,14 @@ def test_promoted_pairs_are_costed_as_they_run_and_shown(tabulate: Tabulate) -> 
     for name in ("memory", "latency", "energy"):
         table = tabulate(name, "mpic", bits=[w3, w4])
         assert table["conv"][w3] == table["conv"][w4]
-    assert tabulate("memory", "mpic", bits=[w3, w4]).origins == {"conv": {w3: "runs as W4A4"}}
+    assert tabulate("memory", "mpic", bits=[w3, w4]).origins == {"conv": {w3: "W3A3 runs as W4A4"}}
 
 
 def test_floats_do_not_run_on_bit_serial_hardware(write: Write, value: Value) -> None:
     body = """
 precisions: {weights: [int8], activations: [fp16]}
 clock: {core_hz: {value: 1, kind: assumed}}
-compute: {array: {type: bit_serial, dims: [8, 8, 8]}}
+compute: {array: {type: bit_serial, dims: [8, 8, 8], kind: assumed}}
 """
     with pytest.raises(
         UnsupportedPrecisionError,

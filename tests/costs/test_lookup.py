@@ -7,8 +7,8 @@ import pytest
 
 from hwbmpq.costs import CostTable
 from hwbmpq.errors import MissingFigureError, UnsupportedLayerError
-from hwbmpq.hardware import HardwareProfile
-from hwbmpq.testing import conv_layer
+from hwbmpq.hardware import HardwareProfile, load_profile
+from hwbmpq.testing import conv_layer, linear_layer
 from hwbmpq.values import Precision
 
 Write = Callable[..., HardwareProfile]
@@ -60,7 +60,7 @@ def lookup(write: Write, miss: str = "error", **changes: Any) -> HardwareProfile
     body = f"""
 precisions:
   pairs: [{{w: int8, a: int8}}, {{w: int4, a: int8}}, {{w: int2, a: int8, compute: int8}}]
-lookup_tables: [{{id: t, file: t.json, miss: {miss}}}]
+lookup_tables: [{{id: t, file: t.json, miss: {miss}, kind: assumed}}]
 cost_models: {{latency: {{model: lookup_table}}}}
 """
     return write(body, t=table)
@@ -90,7 +90,7 @@ def test_a_neighbour_is_taken_or_scaled(write: Write, tabulate: Tabulate) -> Non
     scaled = tabulate("latency", lookup(write, "macs_scaled"), layer)
     assert scaled["conv"][W8A8] == pytest.approx(0.030 * 12 / 16)
     assert scaled.origins["conv"][W8A8] == "scaled by MACs from 16→16 channels"
-    assert "1 of 1 numbers are not measured" in scaled.notes[-1]
+    assert "1 of 1 numbers are taken from neighbours in the table" in scaled.notes
 
 
 def test_extrapolation_and_other_strides_are_flagged(write: Write, tabulate: Tabulate) -> None:
@@ -116,8 +116,13 @@ def test_unpacked_weights_are_timed_as_what_they_are_unpacked_to(write: Write, t
 def test_cycles_need_a_clock_and_batches_are_said(write: Write, tabulate: Tabulate) -> None:
     with pytest.raises(MissingFigureError, match=r"clock.core_hz"):
         tabulate("latency", lookup(write, unit="cycles"), conv_layer(8, 8, size=8))
-    table = tabulate("latency", lookup(write, batch=8), conv_layer(8, 8, size=8))
-    assert "measured and given for a batch of 8" in table.notes
+    layer = conv_layer(8, 8, size=8)
+    table = tabulate("latency", lookup(write, batch=8), layer)
+    assert table["conv"][W8A8] == pytest.approx(0.010 / 8)
+    assert "measured with a batch of 8, given for one input of it" in table.notes[0]
+    whole = tabulate("lookup_table", lookup(write, batch=8), layer, per="batch")
+    assert whole["conv"][W8A8] == pytest.approx(0.010)
+    assert whole.notes == ("measured and given for a batch of 8",)
 
 
 def test_a_table_in_joules_is_an_energy(write: Write, tabulate: Tabulate) -> None:
@@ -130,3 +135,47 @@ def test_stm32_layers_come_from_the_measurement(value: Value) -> None:
     layer = conv_layer(128, 256, size=5, kernel_size=1)
     assert value("latency", "stm32h743", layer) == pytest.approx(1_582_427 / 480e6 * 1e3)
     assert value("latency", "stm32h743@400mhz", layer) == pytest.approx(1_582_427 / 400e6 * 1e3)
+
+
+def test_a_key_that_leaves_out_tokens_does_not_match_more_work(write: Write, tabulate: Tabulate) -> None:
+    tokens = {
+        "op": "linear",
+        "w_bits": 8,
+        "a_bits": 8,
+        "in_channels": 8,
+        "out_channels": 8,
+        "macs": 64,
+        "value": 5,
+    }
+    key = ["op", "in_channels", "out_channels", "w_bits", "a_bits"]
+    profile = lookup(write, "macs_scaled", entries=[tokens], key=key)
+    assert tabulate("latency", profile, linear_layer(8, 8))["linear"][W8A8] == pytest.approx(0.005)
+    many = tabulate("latency", profile, linear_layer(8, 8, tokens=10))
+    assert many["linear"][W8A8] == pytest.approx(0.050)
+    assert many.origins["linear"][W8A8].startswith("scaled by MACs")
+
+
+def test_a_dilated_layer_is_not_the_plain_one(write: Write, tabulate: Tabulate) -> None:
+    layer = conv_layer(8, 8, size=8, dilation=(2, 2))
+    with pytest.raises(UnsupportedLayerError, match="is not in the lookup table"):
+        tabulate("latency", lookup(write), layer)
+
+
+def test_a_kernel_of_the_users_own_is_not_timed_as_another(write: Write, tabulate: Tabulate) -> None:
+    profile = load_profile("jetson_nano")
+    assert all(pair.kernel == "user" for pair in profile.pairs if not pair.weight.is_float)
+    body = """
+precisions: {pairs: [{w: int8, a: int8}, {w: int4, a: int8, compute: int8, kernel: user}]}
+lookup_tables: [{id: t, file: t.json, kind: assumed, miss: nearest}]
+"""
+    table = {
+        "schema": "hwbmpq/lut/v1",
+        "device": "d",
+        "runtime": "r",
+        "source": {},
+        "unit": "us",
+        "key": ["op", "w_bits", "a_bits"],
+        "entries": [{"op": "conv2d", "w_bits": 8, "a_bits": 8, "macs": 36864, "value": 1}],
+    }
+    with pytest.raises(UnsupportedLayerError, match="w_bits=4"):
+        tabulate("lookup_table", write(body, t=table), conv_layer(8, 8, size=8), bits=[W4A8])

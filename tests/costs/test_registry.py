@@ -48,7 +48,7 @@ def test_a_registered_model_can_be_used_by_name_and_by_a_profile(tmp_path: Path)
     class Reads:
         """Weights read."""
 
-        unit = "bit"
+        unit = "uJ"
 
         def __init__(self, times: int = 1) -> None:
             self.times = times
@@ -57,7 +57,7 @@ def test_a_registered_model_can_be_used_by_name_and_by_a_profile(tmp_path: Path)
             def cost(layer, precision):  # type: ignore[no-untyped-def]
                 return self.times * layer.weight_elements * precision.weight_bits
 
-            return CostTable.additive("reads", layers, precisions, cost, unit="bit")
+            return CostTable.additive("reads", layers, precisions, cost, unit="uJ")
 
     layer, precision = conv_layer(4, 4, size=8), Precision(weight_bits=4, activation_bits=8)
     table = get_cost_model("reads", times=3).tabulate([layer], load_profile("generic"), [precision])

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from hwbmpq.costs import CostRow, CostTable, FigureUse, NetworkCosts, get_cost_model, tabulate
+from hwbmpq.errors import UnknownNameError, UnsupportedLayerError, UnsupportedPrecisionError
 from hwbmpq.hardware import load_profile
 from hwbmpq.testing import conv_layer, linear_layer
 from hwbmpq.values import Precision
@@ -53,12 +54,6 @@ def test_flat_means_that_there_is_a_choice_and_it_does_not_matter() -> None:
     assert weights(WIDE, DEEP).is_flat
 
 
-def test_whether_activations_matter_shows_at_equal_weight_widths() -> None:
-    assert not weights(NARROW, WIDE, DEEP).depends_on_activations
-    bops = get_cost_model("bops").tabulate(LAYERS, load_profile("generic"), [WIDE, DEEP])
-    assert bops.depends_on_activations
-
-
 def test_scaling_reaches_rows_and_constants() -> None:
     table = CostTable(name="t", unit="ms", rows=(CostRow(costs={"a": {NARROW: 2}}, constant=1),)).scaled(
         3, unit="uJ"
@@ -71,7 +66,7 @@ def test_it_serialises_with_origins_and_figures() -> None:
         LAYERS, load_profile("mpic"), [Precision(weight_bits=3, activation_bits=3)]
     )
     content = json.loads(json.dumps(table.to_dict()))
-    assert content["origins"]["a"] == {"W3A3": "runs as W4A4"}
+    assert content["origins"]["a"] == {"W3A3": "W3A3 runs as W4A4"}
     assert {figure["path"] for figure in content["figures"]} == {
         "clock.core_hz",
         "compute.table.4.macs_per_cycle",
@@ -81,7 +76,8 @@ def test_it_serialises_with_origins_and_figures() -> None:
 
 def test_doubt_is_about_assumed_and_uncertain_figures() -> None:
     kinds = ["measured", "datasheet", "assumed", "derived", "uncertain"]
-    figures = tuple(FigureUse(path=kind, value=1, unit="", kind=kind) for kind in kinds)
+    doubtful = ("assumed", "uncertain")
+    figures = tuple(FigureUse(path=k, value=1, unit="", kind=k, is_doubtful=k in doubtful) for k in kinds)
     table = CostTable(name="t", unit="", rows=(), figures=figures)
     assert [figure.path for figure in table.doubtful_figures] == ["assumed", "uncertain"]
 
@@ -109,7 +105,13 @@ def test_a_network_is_costed_at_each_width_with_its_ends_fixed() -> None:
 def test_costs_that_cannot_be_had_say_why() -> None:
     costs = network()
     assert list(costs.tables) == ["memory", "latency"]
-    assert "needs the network's tensors" in costs.missing["activation_memory"]
+    assert "needs the network's tensors" in str(costs.missing["activation_memory"])
+    with pytest.raises(UnsupportedLayerError, match="needs the network's tensors"):
+        costs.total("activation_memory", 2)
+    with pytest.raises(UnknownNameError, match="no tabulated cost named 'latenc': did you mean latency"):
+        costs.total("latenc", 2)
+    with pytest.raises(UnsupportedPrecisionError, match="no 4-bit weights here; there are 2, 8"):
+        costs.total("latency", 4)
     assert json.loads(json.dumps(costs.to_dict()))["totals"]["memory"]["W2"] == costs.total("memory", 2)
 
 

@@ -38,7 +38,7 @@ def value_of(case: dict[str, Any], folder: Path) -> float:
         "mac_energy": lambda: mac_energy(case, variant, layer, precision),
         "roofline": lambda: roofline(case, variant, layer, precision),
         "throughput_table": lambda: mpic(case, layer, precision),
-        "ne16": lambda: Ne16().cycles(layer, pair("gap9_ne16", layer, precision)),
+        "ne16": lambda: Ne16().count(layer, pair("gap9_ne16", layer, precision)),
         "gap8_plinio": lambda: gap8_cycles(layer),
         "bit_serial": lambda: bismo(case, layer, precision),
         "bit_fusion": lambda: fusion(case, layer, precision, folder),
@@ -92,7 +92,7 @@ def fusion(case: dict[str, Any], layer: Layer, precision: Precision, folder: Pat
     body = """
 precisions: {weights: [int2, int4, int8], activations: [int2, int4, int8]}
 clock: {core_hz: {value: 5.0e8, kind: assumed}}
-compute: {array: {type: bit_fusion, dims: [16, 32]}}
+compute: {array: {type: bit_fusion, dims: [16, 32], kind: assumed}}
 """
     profile = written(folder, body)
     figures = FigureLog(profile, "bit_fusion")
@@ -103,7 +103,8 @@ compute: {array: {type: bit_fusion, dims: [16, 32]}}
 
 def looked_up(case: dict[str, Any], variant: str, layer: Layer, precision: Precision, folder: Path) -> float:
     if variant == "hawq_t4_tuned":
-        return round(cost("latency", "nvidia_t4", layer, precision) * 1e3, 2)  # the vector has two decimals
+        milliseconds = cost("lookup_table", "nvidia_t4", layer, precision, per="batch")
+        return round(milliseconds * 1e3, 2)  # the vector has two decimals
     geometry = {
         "op": op_of(layer),
         "in_channels": layer.in_channels,
@@ -128,7 +129,7 @@ def looked_up(case: dict[str, Any], variant: str, layer: Layer, precision: Preci
     (folder / "table.json").write_text(json.dumps(table))
     body = """
 precisions: {weights: [int4, int8], activations: [int4, int8]}
-lookup_tables: [{id: own, file: table.json}]
+lookup_tables: [{id: own, file: table.json, kind: assumed}]
 """
     return cost("lookup_table", written(folder, body), layer, precision)
 

@@ -59,7 +59,7 @@ def test_all_problems_are_listed_at_once_in_the_order_of_the_file(tmp_path: Path
     ("body", "message"),
     [
         ("power: {active_w: 3}", "power.active_w: a figure needs its origin"),
-        ("power: {active_w: {value: 3, kind: datasheet}}", "power.active_w: a figure needs its origin"),
+        ("power: {active_w: {value: 3, kind: datasheet}}", "`src` is missing: kind datasheet needs a source"),
         ("power: {active_w: {kind: assumed}}", "power.active_w.value: is missing"),
         ("power: {active_w: {value: 3, kind: assumed, unit: W}}", "power.active_w.unit: unknown key"),
         ("power: {active_w: [1, 2]}", "expected a mapping"),

@@ -231,7 +231,7 @@ TABLE = {
 def with_table(write: Write, tmp_path: Path, content: str, file: str = "t.json", extra: str = "") -> Path:
     (tmp_path / "here").mkdir(exist_ok=True)
     (tmp_path / "here" / "t.json").write_text(content)
-    return write(f'lookup_tables: [{{id: t, file: "{file}"{extra}}}]\n', folder="here")
+    return write(f'lookup_tables: [{{id: t, file: "{file}", kind: assumed{extra}}}]\n', folder="here")
 
 
 def test_a_lookup_table_is_read_from_the_profiles_folder(write: Write, tmp_path: Path) -> None:

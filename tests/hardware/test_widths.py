@@ -50,7 +50,7 @@ def test_candidates(target: str, bits: list[int] | None, activation_bits: str | 
             "same",
             r"'coral_edge_tpu' does not run \* with 4-bit weights; its pairs: int8×int8",
         ),
-        ("mpic", [2], "float", "with 2-bit weights with float activations"),
+        ("mpic", [2], "float", "with 2-bit weights and float activations"),
         ("imx500", [4], 4, r"does not run \* at W4A4; it runs W2A8, W4A8, W8A8"),
         ("jetson_nano@5w", [3], "same", "'jetson_nano@5w' does not run"),
     ],
@@ -97,7 +97,10 @@ def test_pairs_may_belong_to_operations() -> None:
     assert weight_widths(profile, "linear") == (4, 8)
     layers = [conv_layer(8, 8, size=8, name="c"), linear_layer(8, 8, name="l")]
     choices = layer_candidates(layers, profile)
-    assert {name: names(found) for name, found in choices.items()} == {"c": "W8A8", "l": "W4A16"}
+    assert {name: names(found) for name, found in choices.items()} == {
+        "c": "W8A8",
+        "l": "W4A16 W8A8",
+    }
     with pytest.raises(UnsupportedPrecisionError, match=r"layer 'c' \(conv2d\): .* with 4-bit weights"):
         layer_candidates(layers, profile, [4])
 
