@@ -23,15 +23,25 @@ _SCALES = {
 }
 _NARROWEST_NAME = 12
 _NEARLY_ALL = 0.995
+_SMALLEST_SHOWN = 0.005
 _AMOUNT = 9  # characters
 
 
-def scale(value: float, unit: str, least: float = 1) -> tuple[str, float]:
-    """The largest unit of which ``value`` is at least ``least``, and its size."""
-    for name, size in _SCALES.get(unit, ((unit, 1.0),)):
-        if abs(value) >= least * size:
-            return name, size
-    return _SCALES.get(unit, ((unit, 1.0),))[-1]
+def scale(value: float, unit: str) -> tuple[str, float]:
+    """The largest unit of which ``value`` is at least 1, and its size."""
+    units = _SCALES.get(unit, ((unit, 1.0),))
+    return next(((name, size) for name, size in units if abs(value) >= size), units[-1])
+
+
+def _scale_for_all(values: Sequence[float], unit: str) -> tuple[str, float, int]:
+    """A unit for a table, its size, and the decimals that show every value."""
+    positive = [value for value in values if value > 0] or [1.0]
+    largest, smallest = max(positive), min(positive)
+    fitting = [(name, size) for name, size in _SCALES.get(unit, ((unit, 1.0),)) if largest >= size]
+    name, size = next(
+        ((name, size) for name, size in fitting if smallest >= _SMALLEST_SHOWN * size), scale(largest, unit)
+    )
+    return name, size, max(_decimals(largest / size), 2 if smallest < size else 0)
 
 
 def amount(value: float, unit: str) -> str:
@@ -54,10 +64,8 @@ def print_layer_costs(
 ) -> None:
     """One table per cost: layers down, widths across."""
     console.print(f"[bold]{escape(title)} on {escape(costs.profile.target)}[/]\n")
-    if len(costs.widths) == 1:
-        console.print(
-            f"[yellow]![/] one width to choose from, W{costs.widths[0]}: nothing to allocate here\n"
-        )
+    for remark in _remarks_on_network(costs):
+        console.print(f"[yellow]![/] {remark}\n")
     for table in costs.tables.values():
         if table.is_additive:
             _print_additive(console, graph, costs, table, all_rows=all_rows)
@@ -71,8 +79,9 @@ def _print_additive(
     console: Console, graph: "LayerGraph", costs: "NetworkCosts", table: "CostTable", *, all_rows: bool
 ) -> None:
     largest = max((value for layer in graph for value in table[layer.name].values()), default=0)
-    unit, size = scale(largest, table.unit, least=10)  # small layers should not vanish
-    decimals = _decimals(largest / size)
+    unit, size, decimals = _scale_for_all(
+        [value for layer in graph for value in table[layer.name].values()], table.unit
+    )
     totals = {width: costs.total(table.name, width) for width in costs.widths}
     cell = max(len("W16A16"), *(len(f"{value / size:.{decimals}f}") for value in [largest, *totals.values()]))
     widths = sorted({precision.weight_bits for choices in costs.choices.values() for precision in choices})
@@ -147,8 +156,15 @@ def _doubts(costs: "NetworkCosts", figures: Sequence["FigureUse"]) -> str:
     return escape(", ".join(f"{spoken(costs.profile, figure.path)} ({figure.kind})" for figure in figures))
 
 
-def _coverage(costs: "NetworkCosts") -> str:
-    return f"its layers have {costs.covered_macs:.1%} of the MACs; products of activations are in no cost"
+def _remarks_on_network(costs: "NetworkCosts") -> list[str]:
+    """What holds whatever the cost."""
+    remarks = []
+    if costs.covered_macs < _NEARLY_ALL:
+        share = f"{costs.covered_macs:.1%}"
+        remarks.append(f"its layers have {share} of the MACs; products of activations are in no cost")
+    if len(costs.widths) == 1:
+        remarks.append(f"one width to choose from, W{costs.widths[0]}: nothing to allocate")
+    return remarks
 
 
 def _print_missing(console: Console, costs: "NetworkCosts") -> None:
@@ -197,11 +213,7 @@ def _side_by_side(console: Console, all_costs: Sequence["NetworkCosts"]) -> list
 
 def _remarks(costs: "NetworkCosts") -> list[str]:
     """What to know before believing a device's column."""
-    remarks = [escape(caveat) for caveat in costs.profile.caveats]
-    if costs.covered_macs < _NEARLY_ALL:
-        remarks.append(_coverage(costs))
-    if len(costs.widths) == 1:
-        remarks.append(f"one width to choose from, W{costs.widths[0]}: nothing to allocate")
+    remarks = [escape(caveat) for caveat in costs.profile.caveats] + _remarks_on_network(costs)
     flat = [name for name, table in costs.tables.items() if table.is_flat]
     if flat:
         remarks.append(f"widths do not change {', '.join(flat)}")

@@ -3,6 +3,7 @@
 import builtins
 import io
 import json
+import os
 import subprocess
 import sys
 import time
@@ -302,3 +303,112 @@ def test_names_in_a_profile_are_text_and_not_markup(capsys: Captured, tmp_path: 
     output = run(capsys, "show", "own.yaml")
     for text in ("[red]x[/red] [/]", "[bold]y", "[blink]z"):
         assert text in output
+
+
+def test_one_width_is_said_to_be_nothing_to_allocate(capsys: Captured) -> None:
+    output = run(
+        capsys,
+        "compare",
+        "jetson_orin_nano",
+        "coral_edge_tpu",
+        "--model",
+        "hwbmpq:resnet8",
+        "--cost",
+        "latency",
+    )
+    assert " W16" not in output
+    assert "jetson_orin_nano: one width to choose from, W8: nothing to allocate" in output
+    shown = run(capsys, "show", "jetson_orin_nano", "--model", "hwbmpq:resnet8", "--cost", "latency")
+    (total,) = [line for line in shown.splitlines() if line.startswith(" all layers")]
+    assert len(total.split()) == 3  # no total at W16, which only the ends have
+
+
+def test_compare_says_what_its_numbers_are(capsys: Captured) -> None:
+    output = " ".join(
+        run(capsys, "compare", "nvidia_t4", "mpic", "--model", "hwbmpq:resnet8", "--cost", "latency").split()
+    )
+    assert "nvidia_t4: measured with a batch of 8, given for one input of it" in output
+    assert "14 of 14 numbers are taken from neighbours" in output
+
+
+def test_compare_leaves_out_a_device_that_lacks_the_widths(capsys: Captured) -> None:
+    output = run(
+        capsys,
+        "compare",
+        "coral_edge_tpu",
+        "mpic",
+        "--model",
+        "hwbmpq:resnet8",
+        "--bits",
+        "4",
+        "--cost",
+        "memory",
+    )
+    assert (
+        "coral_edge_tpu: layer 'layer1.0.conv1' (conv2d): profile 'coral_edge_tpu' does not run"
+        in " ".join(output.split())
+    )
+    assert "37.05 KiB" in output
+
+
+def test_products_of_activations_are_said_to_be_uncosted(capsys: Captured) -> None:
+    output = run(
+        capsys, "show", "raspberry_pi_5", "--model", "timm:vit_tiny_patch16_224", "--cost", "latency"
+    )
+    assert "its layers have 85.7% of the MACs; products of activations are in no cost" in " ".join(
+        output.split()
+    )
+
+
+def test_promoted_widths_are_shown(capsys: Captured) -> None:
+    output = run(capsys, "show", "mpic", "--model", "hwbmpq:resnet8", "--bits", "3,4", "--cost", "memory")
+    assert "W3A4 runs as W4A4 (6 of 8 layers)" in output
+    assert "widths do not change" not in output
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "200"])
+def test_numbers_and_device_names_are_never_cut(
+    columns: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    table = run(capsys, "show", "gap9_ne16", "--model", "timm:resnet18", "--cost", "energy").partition(
+        "energy in"
+    )[2]
+    numbers = [word for line in table.splitlines() if line.startswith(" layer1") for word in line.split()[1:]]
+    assert numbers
+    assert not any("…" in number for number in numbers)
+    devices = ("mpic", "gap9_ne16", "jetson_nano", "stm32f746", "raspberry_pi_5")
+    output = run(capsys, "compare", *devices, "--model", "hwbmpq:resnet8", "--cost", "memory")
+    assert "…" not in output
+    assert all(device in output for device in devices)
+
+
+def test_check_takes_names_and_can_be_strict(capsys: Captured) -> None:
+    assert "ok imx500" in run(capsys, "check", "imx500")
+    output = run(capsys, "check", "imx500", "--strict", code=2)
+    assert "cost_models: latency: profile 'imx500' has no compute.table row" in output
+
+
+def test_a_full_disk_is_one_sentence() -> None:
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "hwbmpq", "targets", "list"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert result.returncode == 2
+    assert "cannot write the output: No space left on device" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_an_ascii_terminal_gets_question_marks() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "hwbmpq", "targets", "show", "mpic"]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert (result.returncode, "int8?int8" in result.stdout) == (0, True)
+
+
+def test_a_missing_profile_folder_is_remarked_upon(capsys: Captured) -> None:
+    assert main(["targets", "list"]) == 0
+    assert "mine, which is no folder" in " ".join(capsys.readouterr().err.split())

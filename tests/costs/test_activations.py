@@ -33,7 +33,9 @@ def peak(schedule: Schedule, allocation: dict[str, Precision]) -> int:
         total = 0
         for tensor in schedule.tensors:
             if tensor.made_at <= step <= tensor.last_read_at:
-                if tensor.feeds_addition:
+                if tensor.leaves:
+                    bits = 32
+                elif tensor.feeds_addition:
                     bits = 16
                 elif tensor.readers:
                     bits = max(allocation[reader].activation_bits for reader in tensor.readers)
@@ -58,6 +60,7 @@ def random_network(seed: int, *, readers: int = 3) -> Network:
                 last_read_at=rng.randint(made, 4),
                 readers=tuple(rng.sample(names, rng.randint(0, readers))),
                 feeds_addition=rng.random() < 0.2,
+                leaves=rng.random() < 0.1,
             )
         )
     layers = [conv_layer(2, 2, size=4, name=name) for name in names]
@@ -149,3 +152,16 @@ def test_promoted_widths_are_stored_wide() -> None:
         [conv_layer(2, 2, size=4)], load_profile("mpic"), [precision]
     )
     assert table.total({"conv": precision}) == 64 * 4
+
+
+def test_a_reader_that_is_never_the_widest_makes_no_row() -> None:
+    wide = Precision(weight_bits=16, activation_bits=16)
+    names = ["narrow", "fixed"]
+    tensor = StoredTensor(name="t", elements=10, made_at=0, last_read_at=0, readers=tuple(names))
+    layers = [conv_layer(2, 2, size=4, name=name) for name in names]
+    network = Network(layers, Schedule(steps=("only",), tensors=(tensor,)))
+    table = get_cost_model("activation_memory").tabulate(
+        network, load_profile("generic"), {"narrow": WIDTHS, "fixed": [wide]}
+    )
+    (row,) = table.rows
+    assert list(row.costs) == ["fixed"]

@@ -1,12 +1,13 @@
 """What holds for every cost model."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from hwbmpq.costs import CostTable, cost_models
+from hwbmpq.costs import CostModelError, CostTable, check_cost_models, cost_models
 from hwbmpq.errors import MissingFigureError, UnsupportedLayerError
-from hwbmpq.hardware import HardwareProfile
+from hwbmpq.hardware import HardwareProfile, ProfileError
 from hwbmpq.testing import conv_layer
 from hwbmpq.values import Precision
 
@@ -32,3 +33,71 @@ def test_no_model_invents_a_cost_for_a_profile_that_says_nothing(
     else:
         with pytest.raises(MissingFigureError, match="profile 'board' has no"):
             tabulate(name, profile)
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ("latency: {model: latency}", "'latency' passes on to another one: choose that"),
+        ("memory: {model: flash}", "'flash' passes on to another one"),
+        (
+            "latency: {model: power_time}",
+            "'power_time' gives uJ, not ms; for latency there are bit_fusion, bit_serial",
+        ),
+        ("latency: {model: bops}", "'bops' gives bit-op, not ms"),
+        ("energy: {model: roofline}", "'roofline' gives ms, not uJ"),
+    ],
+)
+def test_a_profile_chooses_a_model_that_answers_for_the_quantity(
+    choice: str, message: str, write: Write, value: Value
+) -> None:
+    profile = write(f"cost_models: {{{choice}}}\n")
+    with pytest.raises(ProfileError, match=message) as caught:
+        check_cost_models(profile)
+    assert caught.value.problems[0].place.line == 6
+    with pytest.raises(CostModelError, match=message):
+        value(choice.partition(":")[0], profile)
+
+
+def test_budgets_are_on_costs_that_exist(write: Write) -> None:
+    with pytest.raises(
+        ProfileError, match=r"board.yaml:6:11: budgets.flsh: no cost named 'flsh': did you mean flash"
+    ):
+        check_cost_models(write("budgets: {flsh: 1 MiB}\n"))
+
+
+def test_a_table_in_joules_is_no_latency(write: Write, value: Value) -> None:
+    entry = {"op": "conv2d", "w_bits": 8, "a_bits": 8, "macs": CONV.macs, "value": 1}
+    table = {
+        "schema": "hwbmpq/lut/v1",
+        "device": "d",
+        "runtime": "r",
+        "source": {},
+        "unit": "nJ",
+        "key": ["op", "w_bits", "a_bits"],
+        "entries": [entry],
+    }
+    body = "lookup_tables: [{id: t, file: t.json, kind: assumed}]\ncost_models: {latency: {model: lookup_table}}\n"
+    with pytest.raises(CostModelError, match="'lookup_table' gave uJ for latency"):
+        value("latency", write(body, t=table))
+
+
+def test_kernels_that_do_not_exist_are_remarked_upon(tabulate: Tabulate) -> None:
+    w4 = Precision(weight_bits=4, activation_bits=16)
+    assert "int4×fp16 needs a kernel of your own" in tabulate("latency", "jetson_nano", bits=[w4]).notes
+    w4 = Precision(weight_bits=4, activation_bits=8)
+    assert "int4×int8 has no kernel: storage only" in tabulate("latency", "x86_onnxruntime", bits=[w4]).notes
+
+
+@pytest.mark.parametrize(("name", "target"), [("gap8", "gap8"), ("ne16", "gap9_ne16")])
+def test_images_folded_into_the_batch_all_cost(name: str, target: str, value: Value) -> None:
+    one = conv_layer(16, 16, size=6)
+    shape = (4, *one.output_shape[1:])
+    four = replace(one, input_shape=shape, output_shape=shape, macs=4 * one.macs)
+    assert value(name, target, four) == pytest.approx(4 * value(name, target, one), rel=0.05)
+
+
+def test_the_accelerators_clock_counts(write: Write, value: Value) -> None:
+    slow = write("clock: {kind: assumed, core: 100 MHz}\n")
+    fast = write("clock: {kind: assumed, core: 100 MHz, accel: 200 MHz}\n")
+    assert value("ne16", slow) == pytest.approx(2 * value("ne16", fast))

@@ -73,5 +73,20 @@ def test_the_farthest_memory_that_holds_weights_stores_them(tabulate: Tabulate) 
     assert table.capacity.level == "l3"
 
 
+def test_memory_has_to_fit_where_the_weights_are(tabulate: Tabulate) -> None:
+    table = tabulate("memory", "stm32h743")
+    assert table.capacity is not None
+    assert table.capacity.level == "flash"
+    assert tabulate("memory", "generic", bits=[W8A8]).capacity is None  # its size is not known
+    uncertain = tabulate("layer_working_set", "imx500")
+    assert [use.path for use in uncertain.doubtful_figures] == ["memory.sensor.size_bytes"]
+
+
+def test_padding_needs_the_format(write: Write, value: Value) -> None:
+    profile = write("precisions: {weights: [int8, int4], activations: [int8], simd_channels: {int8: 32}}\n")
+    with pytest.raises(MissingFigureError, match=r"precisions.simd_channels.int4"):
+        value("weight_memory", profile, at=W4A8, padding=True)
+
+
 def test_shared_memory_is_remarked_upon(tabulate: Tabulate) -> None:
     assert "holds the activations as well" in tabulate("flash", "imx500").notes[-1]

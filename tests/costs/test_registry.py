@@ -132,6 +132,34 @@ def test_a_broken_plug_in_is_listed_and_breaks_nothing_else(site: Path) -> None:
     assert "cannot be loaded" in json.loads(used.stdout)["costs"]["missing"]["broken_plugin"]
 
 
+def test_a_taken_name_is_said_to_be_refused(site: Path) -> None:
+    assert "memory of hwbmpq-wear 1.2.3 is not used: the name is ours" in hwbmpq(site, "costs", "list").stdout
+
+
+def test_a_model_that_extends_one_of_ours_has_its_own_name(site: Path) -> None:
+    result = hwbmpq(
+        site, "targets", "show", "jetson_nano", "--model", "hwbmpq:resnet8", "--cost", "slow_roofline"
+    )
+    assert result.returncode == 0, result.stderr
+    assert "slow_roofline in us" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("raises", "cost model 'raises' failed: ZeroDivisionError"),
+        ("negative", "gave a cost that is negative or no number"),
+    ],
+)
+def test_a_defect_of_a_plug_in_is_named(name: str, message: str, site: Path) -> None:
+    result = hwbmpq(
+        site, "targets", "show", "mpic", "--model", "hwbmpq:resnet8", "--cost", name, "--cost", "memory"
+    )
+    assert (result.returncode, "Traceback" in result.stderr) == (0, False)
+    assert message in " ".join(result.stdout.split())
+    assert "memory in" in result.stdout
+
+
 def test_a_plug_ins_cost_is_tabulated_on_the_command_line(site: Path) -> None:
     result = hwbmpq(
         site, "targets", "show", "mpic", "--model", "hwbmpq:resnet8", "--cost", "flash_wear", "--json"

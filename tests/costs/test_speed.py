@@ -2,7 +2,7 @@
 
 import time
 
-from hwbmpq.costs import get_cost_model
+from hwbmpq.costs import cost_models, get_cost_model
 from hwbmpq.hardware import load_profile
 from hwbmpq.testing import conv_layer
 from hwbmpq.values import Layer, Precision, Schedule, StoredTensor
@@ -55,6 +55,10 @@ class Network(list[Layer]):
             for n, name in enumerate(names)
         )
         self.schedule = Schedule(steps=names, tensors=tensors)
+
+
+def test_every_model_is_timed() -> None:
+    assert set(MODELS) | {"bit_fusion"} == set(cost_models())  # no shipped device is a Bit Fusion array
 
 
 def test_all_models_over_a_thousand_layers_take_less_than_a_second() -> None:

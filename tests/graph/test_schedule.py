@@ -1,5 +1,6 @@
 """Which activations are in memory at each step."""
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -90,6 +91,30 @@ def test_adding_a_constant_is_no_residual_connection() -> None:
 
     schedule = schedule_of(Shifted(), 3, 8, 8)
     assert not any(tensor.feeds_addition for tensor in schedule.tensors)
+
+
+class TwoOutputs(nn.Module):
+    """Its features leave the network, and are read inside as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 2, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = torch.relu(self.a(x))
+        return features, self.c(torch.relu(self.b(features)))
+
+
+class TwoOutputsUntraceable(TwoOutputs):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return super().forward(x) if float(x.sum()) < 1e9 else (x, x)
+
+
+@pytest.mark.parametrize("model", [TwoOutputs(), TwoOutputsUntraceable()], ids=["fx", "hooks"])
+def test_what_is_returned_stays_until_the_end(model: nn.Module) -> None:
+    schedule = schedule_of(model, 3, 8, 8)
+    (features,) = [tensor for tensor in schedule.tensors if tensor.readers == ("b",)]
+    assert (features.leaves, features.last_read_at) == (True, len(schedule.steps) - 1)
 
 
 def test_the_same_steps_whoever_traced_it() -> None:

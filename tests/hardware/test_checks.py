@@ -99,6 +99,17 @@ def test_all_problems_are_listed_at_once_in_the_order_of_the_file(tmp_path: Path
         ("cost_models: {latency: {}}", "cost_models.latency.model: is missing"),
         ("sources: {a: {title: A}}", "sources.a.kind: is missing"),
         ("caveats: be careful", "caveats: expected a list"),
+        (
+            "cost_models: {latancy: {model: roofline}}",
+            "'latancy' is no quantity: use latency, energy, memory",
+        ),
+        ("budgets: {flash: -5}", "budgets.flash"),
+        ("budgets: {flash: .nan}", "budgets.flash"),
+        ("power: {active_w: {value: 1.0e40, kind: assumed}}", "is no figure of a real device"),
+        ("power: {active_w: {value: 1.0e-40, kind: assumed}}", "is no figure of a real device"),
+        ("compute: {array: {type: bit_serial, dims: [8, 8, 8]}}", "compute.array: a figure needs its origin"),
+        ("compute: {units: 10000000000}", "compute.units"),
+        ("lookup_tables: [{id: a, file: x.json}]", "lookup_tables.0: a figure needs its origin"),
     ],
 )
 def test_each_problem_is_named(body: str, message: str, write: Write) -> None:
@@ -117,6 +128,10 @@ def test_each_problem_is_named(body: str, message: str, write: Write) -> None:
         ("{weights: [int8], activations: [int8], promote: {9: 8}}", "8 is no wider width of this device"),
         ("{weights: [fp8], activations: [int8]}", "'fp8' is no number format"),
         ("{weights: [int17], activations: [int8]}", "'int17' is no number format"),
+        (
+            "{weights: [int8], activations: [int8], simd_channels: {itn8: 4}}",
+            "no weight format of this device",
+        ),
         ("{weights: int8, activations: [int8]}", "precisions.weights: expected a list, found 'int8'"),
         ("{weights: [int8], activations: [int8], src: [nobody]}", "no source 'nobody'"),
     ],
@@ -157,8 +172,24 @@ compute:
     ]
 
 
+def test_kernel_sizes_may_be_written_as_they_are_shown(write: Write) -> None:
+    rows = "{kernel_size: 3x3, macs_per_cycle: 1}, {kernel_size: [5, 5], macs_per_cycle: 1}, {kernel_size: 1, macs_per_cycle: 1}"
+    profile = check_profile(write(f"compute: {{kind: assumed, table: [{rows}]}}\n"))
+    assert [row.kernel_size for row in profile.compute.table] == [(3, 3), (5, 5), (1,)]
+
+
+def test_missing_keys_are_each_named(tmp_path: Path) -> None:
+    path = tmp_path / "board.yaml"
+    path.write_text("name: board\nprecisions: {weights: [int8], activations: [int8]}\n")
+    with pytest.raises(ProfileError) as caught:
+        check_profile(path)
+    assert {problem.field for problem in caught.value.problems} == {"schema", "title", "class"}
+
+
 def test_null_means_unknown(write: Write) -> None:
-    profile = check_profile(write("power: {active_w: null}\nenergy: null\nmemory: null\nclock:\n"))
+    profile = check_profile(
+        write("power: {active_w: {value: ~, kind: datasheet}}\nenergy: null\nmemory: null\nclock:\n")
+    )
     assert (profile.power.active_w, profile.memory, profile.clock.core_hz) == (None, (), None)
 
 

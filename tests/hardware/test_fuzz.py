@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hwbmpq.cli.main import main
+from hwbmpq.costs import check_cost_models, cost_models
 from hwbmpq.hardware import ProfileError, check_profile, shipped_folder
 from hwbmpq.hardware.problems import MOST_PROBLEMS
 
@@ -61,6 +62,11 @@ NASTY = [
     "{value: -1, kind: assumed}",
     "{value: {}, kind: []}",
     "💥",
+    "latency",
+    "power_time",
+    "flash",
+    "bops",
+    "10" * 90,
     "x" * 5000,
 ]
 _FAST = 1500
@@ -101,6 +107,11 @@ def _record() -> Iterator[None]:
         (Path(folder) / "profile_fuzz.json").write_text(json.dumps(facts, indent=2) + "\n")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _plugins_looked_up() -> None:
+    cost_models()  # reads the metadata of installed packages once
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fuzz")
@@ -118,7 +129,7 @@ def assert_ends_well(content: bytes, folder: Path) -> None:
     start = time.perf_counter()
     with reads_recorded() as opened:
         try:
-            check_profile(path)
+            check_cost_models(check_profile(path))
         except ProfileError as error:
             report = error
     seconds = time.perf_counter() - start

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -272,6 +273,18 @@ def test_tables_are_read_from_nowhere_else(file: str, write: Write, tmp_path: Pa
         ({"entries": TABLE["entries"] * 2}, "two entries for op=conv2d w_bits=8 a_bits=8"),
         ({"schema": "other"}, "schema"),
         (
+            {"entries": [{"op": "convolution", "w_bits": 8, "a_bits": 8, "macs": 10, "value": 1}]},
+            "'convolution' is no operation",
+        ),
+        (
+            {"entries": [{"op": "conv2d", "w_bits": 8, "a_bits": 8, "macs": 10, "value": 1, "kernal": 3}]},
+            "entries.0.kernal",
+        ),
+        (
+            {"entries": [{"op": "conv2d", "w_bits": 8, "a_bits": 8, "macs": 10**400, "value": 1}]},
+            "entries.0.macs",
+        ),
+        (
             {"entries": [{"op": "conv2d", "w_bits": 8, "a_bits": 8, "macs": 10, "value": -1}]},
             "entries.0.value: Input should be greater than 0",
         ),
@@ -300,6 +313,63 @@ def test_what_is_no_table_ends_in_one_sentence(
 ) -> None:
     with pytest.raises(ProfileError, match=message):
         load_profile(with_table(write, tmp_path, content))
+
+
+@pytest.mark.parametrize(
+    "target", ["x" * 300, "a/" * 2000 + "b.yaml", "x" * 300 + "@mode", "\0", "\0/x.yaml", "@", ""]
+)
+def test_targets_that_cannot_be_paths_are_unknown(target: str) -> None:
+    with pytest.raises((UnknownNameError, ProfileError), match=r"no hardware profile named|no such file"):
+        load_profile(target)
+
+
+def test_a_folder_that_cannot_be_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HWBMPQ_PROFILES", "/" + "x" * 5000)
+    assert load_profile("mpic").name == "mpic"
+    assert list_profiles()
+
+
+def test_extends_may_be_too_long_for_a_name(write: Write) -> None:
+    with pytest.raises(ProfileError, match="extends: no profile"):
+        load_profile(write(f"extends: {'x' * 500}\n"))
+
+
+def test_modes_and_tables_are_bounded(write: Write, tmp_path: Path) -> None:
+    many = "".join(f"  m{n}: {{compute.units: 2}}\n" for n in range(65))
+    with pytest.raises(ProfileError, match="65 modes; a profile has at most 64"):
+        load_profile(write(f"modes:\n{many}"))
+    refs = "".join(f"  - {{id: t{n}, file: t.json, kind: assumed}}\n" for n in range(17))
+    (tmp_path / "t.json").write_text(json.dumps(TABLE))
+    with pytest.raises(ProfileError, match="17 tables; a profile has at most 16"):
+        load_profile(write(f"lookup_tables:\n{refs}"))
+
+
+def test_tables_are_bounded_together(write: Write, tmp_path: Path) -> None:
+    padding = " " * (5 << 20)
+    (tmp_path / "t.json").write_text(json.dumps(TABLE) + padding)
+    one = "  - {id: a, file: t.json, kind: assumed}\n"
+    assert load_profile(write(f"lookup_tables:\n{one}")).tables
+    with pytest.raises(ProfileError, match="larger than 8 MiB together"):
+        load_profile(write(f"lookup_tables:\n{one}{one.replace('id: a', 'id: b')}"))
+
+
+def test_many_modes_are_checked_quickly(write: Write) -> None:
+    modes = "".join(
+        f"  m{n}: {{compute.units: 2, clock.core: {{value: 1 MHz, kind: assumed}}}}\n" for n in range(64)
+    )
+    start = time.perf_counter()
+    check_profile(write(f"modes:\n{modes}"))
+    assert time.perf_counter() - start < 2
+
+
+def test_a_mode_may_choose_another_cost_model_or_budget(write: Write) -> None:
+    path = write(
+        "cost_models: {latency: {model: roofline, weights_in: x}}\nmodes: {m: {cost_models.latency: {model: gap8}, budgets.flash: 1 MiB}}\n"
+    )
+    profile = load_profile(f"{path}@m")
+    assert (profile.cost_models["latency"].model, profile.cost_models["latency"].options) == ("gap8", {})
+    assert profile.budgets == {"flash": "1 MiB"}
+    assert load_profile(path).budgets == {}
 
 
 def test_only_regular_files_are_read(tmp_path: Path) -> None:

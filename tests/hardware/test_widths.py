@@ -116,6 +116,36 @@ def test_a_named_operation_wins_over_a_general_pair(write: Write) -> None:
     assert finder.execution("conv2d", eight).pair.compute == "int8"
 
 
+def test_ends_of_an_operation_take_its_own_pairs(write: Write) -> None:
+    path = write(
+        "",
+        widths="precisions: {pairs: [{w: int8, a: int8}, {w: fp16, a: fp16, ops: [linear]}, {w: int4, a: int8}]}\n",
+    )
+    profile = load_profile(path)
+    assert str(end_precision(profile, "linear")) == "W16A16"
+    assert str(end_precision(profile, "conv2d")) == "W8A8"
+
+
+def test_widest_is_one_width_for_all_candidates(write: Write) -> None:
+    pairs = (
+        "{w: int2, a: int4}, {w: int4, a: int4}, {w: int4, a: int8}, {w: int8, a: int4}, {w: int8, a: int8}"
+    )
+    profile = load_profile(write("", widths=f"precisions: {{pairs: [{pairs}]}}\n"))
+    assert names(candidates(profile, [2, 4, 8], activation_bits="widest")) == "W2A4 W4A4 W8A4"
+    assert names(candidates(profile, [4, 8], activation_bits="widest")) == "W4A8 W8A8"
+
+
+def test_pairs_with_an_existing_kernel_are_preferred() -> None:
+    profile = load_profile("x86_onnxruntime")
+    assert names(candidates(profile, [4, 8], op="linear")) == "W4A32 W8A8"
+    assert names(candidates(profile, [4, 8], op="conv2d")) == "W4A8 W8A8"
+
+
+@pytest.mark.parametrize("target", ["stm32h743", "stm32f746", "nvidia_t4"])
+def test_a_device_with_one_of_the_papers_widths_offers_all_it_has(target: str) -> None:
+    assert [p.weight_bits for p in candidates(load_profile(target), op="conv2d")] == [4, 8]
+
+
 def test_ends_keep_their_precision() -> None:
     layers = [conv_layer(3, 8, size=8, name="stem", is_end=True), conv_layer(8, 8, size=8, name="body")]
     choices = layer_candidates(layers, load_profile("generic"))
