@@ -30,7 +30,7 @@ def print_listings(console: Console, listings: Sequence["Listing"]) -> None:
             table.add_column(heading, no_wrap=True, min_width=longest if heading.startswith("name") else None)
         if index == 0:
             table.add_column("class", no_wrap=True)
-    table.add_column("figures", justify="right", no_wrap=True)
+    table.add_column("figures", justify="right", no_wrap=True, min_width=len("25/25/50"))
     for listing in listings:
         mark = "" if _is_shipped(listing.path) else " *"
         if listing.profile is None:
@@ -206,7 +206,7 @@ def _print_widths(console: Console, profile: "HardwareProfile") -> None:
 
 def _print_figures(console: Console, profile: "HardwareProfile") -> None:
     table = plain_table("Figures")
-    table.add_column("figure", overflow="fold")
+    table.add_column("figure", no_wrap=True)
     table.add_column("value", no_wrap=True, justify="right")
     table.add_column("kind", no_wrap=True)
     table.add_column("source", overflow="fold")

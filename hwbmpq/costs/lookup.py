@@ -157,7 +157,7 @@ class _Reader:
         """What is not a measurement of the layer itself."""
         counts = {
             "are taken from neighbours in the table": sum(found.is_neighbour for found in self._given),
-            "of them lie beyond the measured sizes": sum(found.is_extrapolated for found in self._given),
+            "lie beyond the measured sizes": sum(found.is_extrapolated for found in self._given),
             "are timed at another width, as the kernel that unpacks them": sum(
                 found.is_other_width for found in self._given
             ),

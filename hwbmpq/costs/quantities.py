@@ -68,8 +68,8 @@ def _kernel_notes(
     for layer in layers:
         for _, runs in finder.executions(op_of(layer), candidates_of(layer, precisions)):
             kernels.get(runs.pair.kernel, set()).add(str(runs.pair))
-    said = {"user": "needs a kernel of your own", "none": "has no kernel: storage only"}
-    return tuple(f"{', '.join(sorted(found))} {said[kernel]}" for kernel, found in kernels.items() if found)
+    said = {"user": "a kernel of your own is needed for", "none": "no kernel, storage only:"}
+    return tuple(f"{said[kernel]} {', '.join(sorted(found))}" for kernel, found in kernels.items() if found)
 
 
 @register("latency")
