@@ -40,3 +40,13 @@ def test_show_explains_every_model(name: str, capsys: Captured) -> None:
 def test_show_of_an_unknown_name_suggests(capsys: Captured) -> None:
     assert main(["costs", "show", "rooflin"]) == 2
     assert "did you mean roofline" in capsys.readouterr().err
+
+
+def test_show_has_needs_and_defaults(capsys: Captured) -> None:
+    assert main(["costs", "show", "roofline"]) == 0
+    output = " ".join(capsys.readouterr().out.split())
+    assert "from hwbmpq" in output
+    assert "compute.table; memory that holds weights, activations" in output
+    assert "option weights_in = None The memory that stores the weights" in output
+    assert main(["costs", "show", "mac_energy"]) == 0
+    assert "option traffic = True" in " ".join(capsys.readouterr().out.split())

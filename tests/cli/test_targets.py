@@ -232,10 +232,12 @@ def test_new_writes_a_template_once(capsys: Captured, tmp_path: Path) -> None:
     assert "board.yaml exists" in run(capsys, "new", "board.yaml", code=2)
     run(capsys, "new", "board", "--force")
     assert "still to be filled in" in run(capsys, "check", "board.yaml", code=2)
-    text = (tmp_path / "board.yaml").read_text()
-    for question in QUESTIONS:
-        text = text.replace("FILL_IN", question.example, 1) if question is not QUESTIONS[0] else text
-    assert "FILL_IN" in text
+    head, _, text = (tmp_path / "board.yaml").read_text().partition("schema:")
+    for question in QUESTIONS:  # in the order of the file
+        text = text.replace("FILL_IN", question.example, 1)
+    (tmp_path / "board.yaml").write_text(f"schema:{text}")
+    assert "ok board.yaml" in run(capsys, "check", "board.yaml")
+    assert "Replace every FILL_IN" in head
 
 
 def test_new_from_a_profile_extends_it(capsys: Captured) -> None:
@@ -412,3 +414,66 @@ def test_an_ascii_terminal_gets_question_marks() -> None:
 def test_a_missing_profile_folder_is_remarked_upon(capsys: Captured) -> None:
     assert main(["targets", "list"]) == 0
     assert "mine, which is no folder" in " ".join(capsys.readouterr().err.split())
+
+
+def test_check_json_exits_with_2_as_well(capsys: Captured, tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("a: [")
+    assert main(["targets", "check", "bad.yaml", "--json"]) == 2
+    assert "not YAML" in json.loads(capsys.readouterr().out)[0]["problems"][0]
+
+
+def test_a_cost_without_a_network_is_refused(capsys: Captured) -> None:
+    assert "--cost and --bits need a network" in run(capsys, "show", "mpic", "--cost", "latency", code=2)
+
+
+def test_activation_bits_reach_the_costs(capsys: Captured) -> None:
+    arguments = ("compare", "mpic", "--model", "hwbmpq:resnet8", "--cost", "latency", "--json")
+    same = json.loads(run(capsys, *arguments))["mpic"]["totals"]["latency"]
+    wide = json.loads(run(capsys, *arguments, "--activation-bits", "8"))["mpic"]["totals"]["latency"]
+    assert same["W2"] < wide["W2"] < wide["W8"] == same["W8"]
+    shown = run(
+        capsys,
+        "show",
+        "mpic",
+        "--model",
+        "hwbmpq:resnet8",
+        "--cost",
+        "latency",
+        "--activation-bits",
+        "widest",
+    )
+    assert "W2A8" in shown
+
+
+def test_compare_repeats_the_caveats_of_the_devices(capsys: Captured) -> None:
+    output = " ".join(
+        run(capsys, "compare", "jetson_nano", "imx500", "--model", "hwbmpq:resnet8", "--bits", "8").split()
+    )
+    for name in ("jetson_nano", "imx500"):
+        for caveat in load_profile(name).caveats:
+            assert f"{name}: {caveat}" in output
+    assert "imx500: rests on memory.sensor.size_bytes (uncertain)" in output
+
+
+def test_every_rate_is_shown_under_its_own_name(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    lines = run(capsys, "show", "mpic").splitlines()
+    (wide,) = [line for line in lines if "any layer int8×int8" in line]
+    (narrow,) = [line for line in lines if "any layer int2×int2" in line]
+    assert "2.1 MAC/cycle" in wide
+    assert "6.5 MAC/cycle" in narrow
+
+
+def test_the_shares_count_tables_and_doubts(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    rows = {line.split()[0]: line for line in run(capsys, "list").splitlines() if line.strip()}
+    assert rows["x86_onnxruntime"].split()[-1] == "100/0/0"  # two lookup tables, both measured
+    assert rows["imx500"].split()[-1] == "25/25/50"  # the size and the energy are uncertain
+    assert "l3 8 MiB" in rows["gap8"]  # the last memory that holds weights
+    assert "2-8 16" in rows["pynq_z1_bismo"]
+
+
+def test_the_worst_step_is_named(capsys: Captured) -> None:
+    output = run(capsys, "show", "gap8", "--model", "hwbmpq:resnet8", "--cost", "ram", "--bits", "2,8")
+    (line,) = [line for line in output.splitlines() if line.startswith(" W2A2")]
+    assert line.split() == ["W2A2", "96.00", "KiB", "add"]

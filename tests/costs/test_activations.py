@@ -117,10 +117,8 @@ def test_real_networks_agree_with_the_definition(spec: str) -> None:
 def test_the_row_that_decides_is_named() -> None:
     model = hwbmpq.models.load_model("hwbmpq:resnet8", device="meta")
     graph = hwbmpq.describe(model.network, model.example_input())
-    profile = load_profile("mpic")
-    table = get_cost_model("ram" if profile.memory else "activation_memory").tabulate(
-        graph, profile, layer_candidates(graph, profile, [2, 8])
-    )
+    profile = load_profile("gap8")
+    table = get_cost_model("ram").tabulate(graph, profile, layer_candidates(graph, profile, [2, 8]))
     allocation = {name: max(choices) for name, choices in layer_candidates(graph, profile, [2, 8]).items()}
     # add: its two operands and its result, 16 x 32 x 32 each, all at 16 bits.
     assert table.peak(allocation).label == "add"
@@ -165,3 +163,28 @@ def test_a_reader_that_is_never_the_widest_makes_no_row() -> None:
     )
     (row,) = table.rows
     assert list(row.costs) == ["fixed"]
+
+
+def combinations(*readers: int) -> Network:
+    """One step with a tensor of each number of readers, the larger the earlier."""
+    names = [f"l{index}" for index in range(max(readers))]
+    tensors = tuple(
+        StoredTensor(name=f"t{n}", elements=100 - n, made_at=0, last_read_at=0, readers=tuple(names[:count]))
+        for n, count in enumerate(readers)
+    )
+    layers = [conv_layer(2, 2, size=4, name=name) for name in names]
+    return Network(layers, Schedule(steps=("only",), tensors=tensors))
+
+
+def test_64_combinations_are_exact_and_65_are_not() -> None:
+    exact = get_cost_model("activation_memory").tabulate(combinations(8, 8), load_profile("generic"), WIDTHS)
+    assert exact.notes == ()
+    capped = get_cost_model("activation_memory").tabulate(combinations(8, 9), load_profile("generic"), WIDTHS)
+    assert len(capped.notes) == 1
+
+
+def test_the_smaller_tensor_is_the_one_that_is_capped() -> None:
+    network = combinations(9, 8)
+    table = get_cost_model("activation_memory").tabulate(network, load_profile("generic"), WIDTHS)
+    narrow = dict.fromkeys((layer.name for layer in network), WIDTHS[0])
+    assert table.total(narrow) == 100 * 2 + 99 * 8

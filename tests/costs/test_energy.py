@@ -1,6 +1,7 @@
 """Energy models, besides the reference vectors."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -58,3 +59,53 @@ def test_doubtful_figures_are_listed(tabulate: Tabulate) -> None:
         "compute.efficiency": "assumed",
         "compute.table.1.macs_per_cycle": "uncertain",
     }
+
+
+MEMORIES = """
+precisions: {weights: [int8, int4, fp16], activations: [int8, fp16], accumulator_bits: 32}
+memory:
+  - {name: sram, energy_pj_per_bit: 1, kind: assumed, holds: [activations]}
+  - {name: dram, energy_pj_per_bit: 100, kind: assumed, holds: [weights]}
+"""
+
+
+def test_each_memory_has_its_own_energy(write: Write, value: Value) -> None:
+    profile = write(MEMORIES)
+    arithmetic = value("mac_energy", profile, traffic=False)
+    weights, activations = 36_864 * 8e-6, 2 * 200_704 * 8e-6
+    assert value("mac_energy", profile) - arithmetic == pytest.approx(100 * weights + activations)
+    assert value("mac_energy", profile, weights_in="sram") - arithmetic == pytest.approx(
+        weights + activations
+    )
+    assert value("mac_energy", profile, activations_in="dram") - arithmetic == pytest.approx(
+        100 * (weights + activations)
+    )
+
+
+def test_half_precision_macs_have_their_own_energy(write: Write, value: Value) -> None:
+    half = Precision(weight_bits=16, activation_bits=16)
+    assert value("mac_energy", write(MEMORIES), at=half, traffic=False) == pytest.approx(CONV.macs * 1.5e-6)
+
+
+@pytest.mark.parametrize("mac", ["horowitz45_fit", "bitfusion45", "vasquez2021"])
+def test_the_constants_of_the_model_are_among_its_figures(mac: str, tabulate: Tabulate) -> None:
+    table = tabulate("mac_energy", "generic", mac=mac, traffic=False)
+    assert [use.path for use in table.figures] == [f"mac_energy.{mac}"]
+    assert table.figures[0].sources
+
+
+def test_power_time_keeps_what_latency_says(tabulate: Tabulate) -> None:
+    half = Precision(weight_bits=16, activation_bits=16)
+    latency = tabulate("latency", "jetson_nano", bits=[half])
+    energy = tabulate("energy", "jetson_nano", bits=[half])
+    assert "a peak roofline: real kernels are slower" in latency.notes
+    assert set(latency.notes) <= set(energy.notes)
+    assert "does not depend on the widths" in tabulate("energy", "gap8").notes[0]
+
+
+def test_a_layer_that_runs_twice_moves_its_operands_twice(value: Value) -> None:
+    twice = replace(CONV, macs=2 * CONV.macs, calls=2)
+    for mac in ("horowitz45_fit", "vasquez2021"):
+        assert value("mac_energy", "generic", twice, mac=mac) == pytest.approx(
+            2 * value("mac_energy", "generic", mac=mac)
+        )

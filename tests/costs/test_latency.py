@@ -1,12 +1,13 @@
 """Latency models, besides the reference vectors."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from hwbmpq.costs import CostTable
 from hwbmpq.errors import MissingFigureError, UnsupportedLayerError, UnsupportedPrecisionError
-from hwbmpq.hardware import HardwareProfile
+from hwbmpq.hardware import HardwareProfile, load_profile
 from hwbmpq.testing import conv_layer, linear_layer
 from hwbmpq.values import Layer, Precision
 
@@ -229,3 +230,139 @@ compute: {array: {type: bit_serial, dims: [8, 8, 8], kind: assumed}}
         match="layer 'conv': the cost model 'bit_serial' knows integers, not int8×fp16",
     ):
         value("bit_serial", write(body), at=Precision(weight_bits=8, activation_bits=16))
+
+
+def test_a_given_bandwidth_wins_over_on_chip_and_over_bytes_per_cycle(write: Write, value: Value) -> None:
+    layer = linear_layer(4096, 4096)
+    slow = "bandwidth_bytes_per_s: 1.0e+6, kind: assumed"
+    for extra in ("on_chip: true", "bytes_per_cycle: 1000"):
+        profile = write(
+            ROOFLINE.replace("bytes_per_cycle: 0.1", f"{slow}, {extra}").replace(
+                "kind: assumed, bandwidth_bytes_per_s: 1.0e+6, kind", "bandwidth_bytes_per_s: 1.0e+6, kind"
+            )
+        )
+        assert value("roofline", profile, layer) == pytest.approx(4096**2 / 1e6 * 1e3)
+
+
+def test_activations_may_be_elsewhere(write: Write, value: Value) -> None:
+    profile = write(ROOFLINE)
+    both = (36_864 + 2 * 200_704) / 1e8 * 1e3  # all through the flash
+    assert value("roofline", profile, activations_in="flash") == pytest.approx(both)
+
+
+def test_transposed_convolutions_scatter_each_input(value: Value) -> None:
+    layer = replace(
+        conv_layer(8, 24, size=10),
+        kind="conv_transpose2d",
+        weight_shape=(8, 24, 3, 3),
+        input_shape=(1, 8, 5, 5),
+        output_shape=(1, 24, 10, 10),
+        macs=25 * 8 * 24 * 9,
+    )
+    # M = 25 inputs, N = 24 * 9, K = 8 on an 8 x 256 x 8 array
+    assert value("bit_serial", "pynq_z1_bismo", layer) == pytest.approx(4 * 27 * 1 * 64 / 200e6 * 1e3)
+    with pytest.raises(
+        UnsupportedLayerError, match="layer 'conv': the cost model 'gap8' has no formula for conv_transpose2d"
+    ):
+        value("gap8", "gap8", layer)
+
+
+def test_one_dimensional_convolutions_have_height_1(value: Value) -> None:
+    layer = replace(
+        conv_layer(8, 8, size=8),
+        kind="conv1d",
+        kernel_size=(3,),
+        stride=(1,),
+        weight_shape=(8, 8, 3),
+        input_shape=(1, 8, 20),
+        output_shape=(1, 8, 20),
+        macs=20 * 8 * 8 * 3,
+    )
+    assert value("gap8", "gap8", layer) == pytest.approx(10 * 1 * (2 * 24 + 2 * (15 + 14 * 6)) / 175e6 * 1e3)
+
+
+def test_borrowed_weights_are_read_all_the_same(write: Write, value: Value) -> None:
+    own = linear_layer(4096, 4096)
+    borrowed = replace(own, parameters=0, shares_weight_with="other")
+    assert value("roofline", write(ROOFLINE), borrowed) == value("roofline", write(ROOFLINE), own)
+
+
+def test_calls_of_different_shapes_cost_their_share(value: Value) -> None:
+    layer = conv_layer(16, 16, size=6)
+    more = replace(layer, macs=layer.macs * 5 // 2, calls=2)
+    assert value("gap8", "gap8", more) == pytest.approx(2.5 * value("gap8", "gap8", layer))
+
+
+FUSION = """
+precisions: {weights: [int2, int4, int8, int16], activations: [int2, int4, int8, int16]}
+clock: {core_hz: {value: 1.0e+6, kind: assumed}}
+compute: {array: {type: bit_fusion, dims: [16, 32], kind: assumed}}
+"""
+
+
+def test_bit_fusion_by_hand(write: Write, value: Value) -> None:
+    profile = write(FUSION)
+    # direct: 2 groups * ceil(8 / 32) * 64 pixels * 9 * ceil(8 / 16)
+    grouped = conv_layer(16, 16, size=8, groups=2)
+    assert value("bit_fusion", profile, grouped) == pytest.approx(2 * 1 * 64 * 9 * 1 / 1e3)
+    assert value("bit_fusion", profile, replace(grouped, macs=2 * grouped.macs, calls=2)) == pytest.approx(
+        2 * 2 * 576 / 1e3
+    )
+    # im2col: ceil(9 * 8 / 16) instead of 9 * ceil(8 / 16)
+    assert value("bit_fusion", profile, grouped, mapping="im2col") == pytest.approx(2 * 64 * 5 / 1e3)
+    with pytest.raises(
+        UnsupportedPrecisionError, match="'bit_fusion' knows integers of at most 8 bits, not int16×int16"
+    ):
+        value("bit_fusion", profile, at=Precision(weight_bits=16, activation_bits=16))
+
+
+def test_ne16_depthwise_has_a_rest(value: Value) -> None:
+    def block(channels: int) -> int:
+        return 31 + (6 + channels) + (6 + 8 * channels) + 2 + (9 + channels) + 13
+
+    layer = conv_layer(20, 20, size=3, groups=20)
+    assert value("ne16", "gap9_ne16", layer) == pytest.approx((block(16) + block(4)) / 370e6 * 1e3)
+
+
+def test_ne16_takes_8_bit_activations_and_plain_filters(value: Value) -> None:
+    for widths in ((8, 16), (16, 8)):
+        precision = Precision(weight_bits=widths[0], activation_bits=widths[1])
+        profile = load_profile("pynq_z1_bismo")
+        with pytest.raises(
+            UnsupportedPrecisionError, match="'ne16' knows 2 to 8-bit weights with 8-bit activations"
+        ):
+            value("ne16", profile, at=precision)
+    with pytest.raises(UnsupportedLayerError, match="with 2 groups"):
+        value("ne16", "gap9_ne16", conv_layer(16, 16, size=8, groups=2))
+
+
+def test_what_ne16_cannot_do_takes_as_long_as_on_gap8s_cluster(value: Value) -> None:
+    layer = conv_layer(16, 16, size=8, kernel_size=5)
+    assert value("latency", "gap9_ne16", layer) == pytest.approx(value("gap8", "gap8", layer) * 175 / 370)
+
+
+def test_gap8_depthwise_rounds_channels_up(value: Value) -> None:
+    assert value("gap8", "gap8", conv_layer(6, 6, size=8, groups=6)) == pytest.approx(
+        4 * 2 * 64 * 9 / 175e6 * 1e3
+    )
+
+
+def test_a_grouped_layer_is_no_depthwise_one(write: Write, tabulate: Tabulate) -> None:
+    profile = write(RATES)
+    grouped = conv_layer(8, 8, size=8, groups=2)
+    table = tabulate("throughput_table", profile, grouped)
+    assert table["conv"][W8A8] == pytest.approx(grouped.macs / 4 / 1e5)
+    assert {use.path: use.sources for use in table.figures} == {
+        "compute.table.2.macs_per_cycle": ("d",),
+        "clock.core_hz": ("d",),
+    }
+
+
+def test_integers_and_floats_of_one_width_have_their_own_rows(write: Write, value: Value) -> None:
+    body = """
+precisions: {weights: [int8, fp16], activations: [int8, fp16]}
+clock: {core_hz: {value: 1.0e+6, kind: assumed}}
+compute: {kind: assumed, table: [{w: int16, a: int16, macs_per_cycle: 9}, {w: fp16, a: fp16, macs_per_cycle: 2}, {w: int8, a: int8, macs_per_cycle: 4}]}
+"""
+    half = Precision(weight_bits=16, activation_bits=16)
+    assert value("throughput_table", write(body), at=half) == pytest.approx(CONV.macs / 2 / 1e3)

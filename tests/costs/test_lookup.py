@@ -1,6 +1,7 @@
 """Lookup tables."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -179,3 +180,155 @@ lookup_tables: [{id: t, file: t.json, kind: assumed, miss: nearest}]
     }
     with pytest.raises(UnsupportedLayerError, match="w_bits=4"):
         tabulate("lookup_table", write(body, t=table), conv_layer(8, 8, size=8), bits=[W4A8])
+
+
+def test_layers_that_run_twice_cost_twice(write: Write, tabulate: Tabulate) -> None:
+    once, twice = conv_layer(8, 8, size=8), conv_layer(8, 8, size=8, macs=2 * 8 * 8 * 9 * 64, calls=2)
+    for miss in ("error", "macs_scaled"):
+        profile = lookup(write, miss)
+        assert tabulate("latency", profile, twice)["conv"][W8A8] == pytest.approx(
+            2 * tabulate("latency", profile, once)["conv"][W8A8]
+        )
+    scaled = tabulate(
+        "latency",
+        lookup(write, "macs_scaled"),
+        conv_layer(12, 16, size=8, macs=2 * 12 * 16 * 9 * 64, calls=2),
+    )
+    assert scaled["conv"][W8A8] == pytest.approx(2 * 0.030 * 12 / 16)
+
+
+def test_the_option_miss_wins_over_the_profile(write: Write, tabulate: Tabulate) -> None:
+    table = tabulate("lookup_table", lookup(write), conv_layer(12, 16, size=8), miss="nearest")
+    assert table["conv"][W8A8] == pytest.approx(0.030)
+
+
+def test_of_several_tables_one_must_be_chosen(tabulate: Tabulate) -> None:
+    with pytest.raises(
+        MissingFigureError, match=r"choice of a lookup table .`table:` one of layers, matmulnbits."
+    ):
+        tabulate("lookup_table", "x86_onnxruntime")
+    table = tabulate(
+        "lookup_table",
+        "x86_onnxruntime",
+        linear_layer(4096, 4096),
+        bits=[Precision(weight_bits=4, activation_bits=32)],
+        table="matmulnbits",
+    )
+    assert next(iter(table["linear"].values())) == pytest.approx(27_723e-6)
+
+
+def test_tables_may_be_keyed_by_positions(tabulate: Tabulate) -> None:
+    layer = linear_layer(4096, 4096, tokens=4096)
+    w4 = Precision(weight_bits=4, activation_bits=32)
+    table = tabulate("lookup_table", "x86_onnxruntime", layer, bits=[w4], table="matmulnbits")
+    assert (table["linear"][w4], table.origins["linear"][w4]) == (pytest.approx(86.321713), "measured")
+
+
+def test_height_and_width_are_told_apart(write: Write, tabulate: Tabulate) -> None:
+    square = conv_layer(8, 8, size=8)
+    wide = replace(square, input_shape=(1, 8, 4, 16), output_shape=(1, 8, 4, 16))
+    entry = {
+        "op": "conv2d",
+        "in_h": 4,
+        "in_w": 16,
+        "out_h": 4,
+        "out_w": 16,
+        "w_bits": 8,
+        "a_bits": 8,
+        "macs": wide.macs,
+        "value": 9,
+    }
+    profile = lookup(write, entries=[entry], key=["op", "in_h", "in_w", "out_h", "out_w", "w_bits", "a_bits"])
+    assert tabulate("latency", profile, wide)["conv"][W8A8] == pytest.approx(0.009)
+    with pytest.raises(UnsupportedLayerError, match="in_h=8 in_w=8"):
+        tabulate("latency", profile, square)
+
+
+def test_a_layer_smaller_than_all_entries_is_extrapolated(write: Write, tabulate: Tabulate) -> None:
+    table = tabulate("latency", lookup(write, "macs_scaled"), conv_layer(4, 4, size=8))
+    assert "extrapolated" in table.origins["conv"][W8A8]
+    assert "1 of 1 numbers lie beyond the measured sizes" in table.notes
+
+
+def test_a_table_that_is_assumed_is_doubtful(write: Write, tabulate: Tabulate) -> None:
+    table = tabulate("latency", lookup(write, notes=["a note"]), conv_layer(8, 8, size=8))
+    assert [use.path for use in table.doubtful_figures] == ["lookup_tables.t"]
+    assert table.notes[0] == "a note"
+
+
+@pytest.mark.parametrize(
+    ("unit", "value"),
+    [
+        ("s", 1e4),
+        ("ms", 10),
+        ("us", 0.01),
+        ("ns", 1e-5),
+        ("J", 1e7),
+        ("mJ", 1e4),
+        ("uJ", 10),
+        ("nJ", 0.01),
+        ("pJ", 1e-5),
+    ],
+)
+def test_every_unit_is_converted(unit: str, value: float, write: Write, tabulate: Tabulate) -> None:
+    table = tabulate("lookup_table", lookup(write, unit=unit), conv_layer(8, 8, size=8))
+    assert table["conv"][W8A8] == pytest.approx(value)
+
+
+def neighbours(*entries: dict[str, Any]) -> list[dict[str, Any]]:
+    base = {
+        "op": "dwconv2d",
+        "kernel_size": [3, 3],
+        "stride": [1, 1],
+        "out_h": 8,
+        "out_w": 8,
+        "w_bits": 8,
+        "a_bits": 8,
+        "macs": 1000,
+    }
+    return [
+        {
+            **base,
+            "in_channels": e["c"],
+            "out_channels": e["c"],
+            "groups": e["c"],
+            "value": e["value"],
+            **e.get("more", {}),
+        }
+        for e in entries
+    ]
+
+
+def test_depthwise_layers_of_other_channels_are_neighbours_nearest_in_ratio(
+    write: Write, tabulate: Tabulate
+) -> None:
+    """16 is nearer to 30 in ratio, 8 is nearer in difference to none: 100 is 3.3 times, 16 is 1.9 times away."""
+    profile = lookup(
+        write,
+        "nearest",
+        entries=neighbours({"c": 16, "value": 1}, {"c": 44, "value": 2}, {"c": 100, "value": 3}),
+    )
+    assert tabulate("latency", profile, conv_layer(24, 24, size=8, groups=24))["conv"][W8A8] == pytest.approx(
+        0.001
+    )
+    assert tabulate("latency", profile, conv_layer(64, 64, size=8, groups=64))["conv"][W8A8] == pytest.approx(
+        0.002
+    )
+
+
+def test_a_neighbour_of_the_same_stride_comes_first(write: Write, tabulate: Tabulate) -> None:
+    strided = {"c": 9, "value": 1, "more": {"stride": [2, 2]}}
+    profile = lookup(write, "nearest", entries=neighbours(strided, {"c": 64, "value": 2}))
+    assert tabulate("latency", profile, conv_layer(8, 8, size=8, groups=8))["conv"][W8A8] == pytest.approx(
+        0.002
+    )
+
+
+def test_promoted_widths_say_so(tabulate: Tabulate, write: Write) -> None:
+    profile = lookup(write)
+    body = profile.model_copy(
+        update={"precisions": profile.precisions.model_copy(update={"promote": {3: 4}})}
+    )
+    w3 = Precision(weight_bits=3, activation_bits=8)
+    table = tabulate("lookup_table", body, conv_layer(8, 8, size=8), bits=[w3])
+    assert table.origins["conv"][w3] == "W3A8 runs as W4A8; measured"

@@ -90,3 +90,19 @@ def test_padding_needs_the_format(write: Write, value: Value) -> None:
 
 def test_shared_memory_is_remarked_upon(tabulate: Tabulate) -> None:
     assert "holds the activations as well" in tabulate("flash", "imx500").notes[-1]
+
+
+def test_flash_counts_what_the_profile_says_memory_is(tabulate: Tabulate) -> None:
+    layer = conv_layer(4, 6, size=8)
+    table = tabulate("flash", "stm32h743", layer)
+    assert table["conv"][W8A8] == 4 * 6 * 9 * 8 + 6 * 32 + 6 * 32  # a scale and a bias per channel
+    assert table["conv"] == tabulate("memory", "stm32h743", layer)["conv"]
+
+
+def test_activations_have_to_fit_where_they_are(tabulate: Tabulate) -> None:
+    table = tabulate("layer_working_set", "stm32h743")
+    assert table.capacity is not None
+    assert (table.capacity.level, table.capacity.bits) == ("axi_sram", 8 * 2**19)
+    named = tabulate("layer_working_set", "stm32h743", level="dtcm")
+    assert named.capacity is not None
+    assert (named.capacity.level, named.capacity.bits) == ("dtcm", 8 * 2**17)

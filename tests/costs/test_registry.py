@@ -168,3 +168,20 @@ def test_a_plug_ins_cost_is_tabulated_on_the_command_line(site: Path) -> None:
     totals = json.loads(result.stdout)["costs"]["totals"]["flash_wear"]
     assert totals["unit"] == "page"
     assert totals["W2"] < totals["W8"]
+
+
+@pytest.mark.usefixtures("_forget_afterwards")
+def test_an_unknown_option_of_a_plain_class_is_one_sentence() -> None:
+    @register("plain")
+    class Plain:
+        unit = "bit"
+
+        def tabulate(self, layers, profile, precisions):  # type: ignore[no-untyped-def]
+            return None
+
+    with pytest.raises(CostModelError, match="cost model 'plain': "):
+        get_cost_model("plain", option=1)
+
+
+def test_models_are_listed_in_order() -> None:
+    assert list(cost_models()) == sorted(cost_models())

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from hwbmpq.costs import CostRow, CostTable, FigureUse, NetworkCosts, get_cost_model, tabulate
+import hwbmpq
+from hwbmpq.costs import Capacity, CostRow, CostTable, FigureUse, NetworkCosts, get_cost_model, tabulate
 from hwbmpq.errors import UnknownNameError, UnsupportedLayerError, UnsupportedPrecisionError
 from hwbmpq.hardware import load_profile
 from hwbmpq.testing import conv_layer, linear_layer
@@ -120,3 +121,41 @@ def test_by_default_the_profile_says_which_costs() -> None:
     assert list(tabulate(layers, load_profile("mpic")).tables) == ["memory", "latency", "energy"]
     assert list(tabulate(layers, load_profile("generic")).tables) == ["memory", "energy", "bops"]
     assert tabulate(layers, load_profile("generic")).widths == (2, 3, 4, 5, 6, 7, 8, 16)
+
+
+def test_to_dict_keeps_everything() -> None:
+    table = CostTable(
+        name="peak",
+        model="m",
+        unit="bit",
+        rows=(CostRow(label="step", costs={"a": {NARROW: 2}}, constant=7),),
+        figures=(FigureUse(path="p", value=1.5, unit="Hz", kind="measured", sources=("s",), note="n"),),
+        origins={"a": {NARROW: "somewhere"}},
+        notes=("note",),
+        capacity=Capacity(level="ram", bits=64),
+    )
+    assert table.to_dict() == {
+        "name": "peak",
+        "model": "m",
+        "unit": "bit",
+        "notes": ["note"],
+        "capacity": {"level": "ram", "bits": 64},
+        "figures": [
+            {"path": "p", "value": 1.5, "unit": "Hz", "kind": "measured", "sources": ["s"], "note": "n"}
+        ],
+        "rows": [{"label": "step", "constant": 7, "costs": {"a": {"W2A4": 2}}}],
+        "origins": {"a": {"W2A4": "somewhere"}},
+    }
+
+
+def test_a_graph_has_its_activations_costed_by_default() -> None:
+    model = hwbmpq.models.load_model("hwbmpq:resnet8", device="meta")
+    graph = hwbmpq.describe(model.network, model.example_input())
+    costs = tabulate(graph, load_profile("gap8"), activation_bits="widest")
+    assert list(costs.tables) == ["memory", "activation_memory", "latency", "energy"]
+    assert costs.label(2) == "W2A8"
+    assert tabulate(graph, load_profile("gap8")).label(2) == "W2A2"
+    summary = costs.summary()
+    assert summary["caveats"] == list(costs.profile.caveats)
+    assert "does not depend on the widths" in summary["notes"]["latency"][0]
+    assert list(tabulate(graph, load_profile("gap8"), costs="bops").tables) == ["bops"]

@@ -104,6 +104,14 @@ def test_all_problems_are_listed_at_once_in_the_order_of_the_file(tmp_path: Path
             "'latancy' is no quantity: use latency, energy, memory",
         ),
         ("budgets: {flash: -5}", "budgets.flash"),
+        (
+            "lookup_tables: [{id: a, file: x, kind: assumed}, {id: a, file: y, kind: assumed}]",
+            "lookup_tables.1: 'a' appears 2 times",
+        ),
+        (
+            "energy: {kind: assumed, table: [{w: int8, pj_per_mac: 1}, {w: int8, pj_per_mac: 2}]}",
+            "energy.table.1: a second row for the same layers",
+        ),
         ("budgets: {flash: .nan}", "budgets.flash"),
         ("power: {active_w: {value: 1.0e40, kind: assumed}}", "is no figure of a real device"),
         ("power: {active_w: {value: 1.0e-40, kind: assumed}}", "is no figure of a real device"),
@@ -123,6 +131,11 @@ def test_each_problem_is_named(body: str, message: str, write: Write) -> None:
         ("{}", "no widths: list `weights` and `activations`, or `pairs`"),
         ("{weights: [int8]}", "no widths"),
         ("{weights: [int8], pairs: [{w: int4, a: int8}]}", "precisions.pairs.0.w: int4 is not in `weights`"),
+        (
+            "{activations: [int4], pairs: [{w: int4, a: int8}]}",
+            "precisions.pairs.0.a: int8 is not in `activations`",
+        ),
+        ("{weights: [int8], activations: [int8], promote: {8: 8}}", "8 is no wider width of this device"),
         ("{pairs: [{w: int4, a: int16}, {w: int4, a: fp16}]}", "a second pair with the widths W4A16"),
         ("{weights: [int8], activations: [int8], promote: {3: 4}}", "4 is no wider width of this device"),
         ("{weights: [int8], activations: [int8], promote: {9: 8}}", "8 is no wider width of this device"),

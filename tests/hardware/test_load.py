@@ -400,3 +400,75 @@ def test_a_broken_profile_of_the_user_is_listed_as_broken(write: Write) -> None:
     assert listing.profile is None
     assert listing.error is not None
     assert "unknown key" in str(listing.error)
+
+
+def test_a_large_file_is_not_read_whole(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write("")
+    with path.open("ab") as file:
+        file.truncate(10 << 20)
+    asked: list[int] = []
+    real_open = Path.open
+
+    def watched(self: Path, *arguments: object, **named: object) -> object:
+        opened = real_open(self, *arguments, **named)  # type: ignore[call-overload]
+        real_read = opened.read
+        opened_read = lambda size=-1: asked.append(size) or real_read(size)  # noqa: E731
+        return type(
+            "Watched",
+            (),
+            {
+                "__enter__": lambda s: type("R", (), {"read": staticmethod(opened_read)}),
+                "__exit__": lambda s, *a: opened.close(),
+            },
+        )()
+
+    monkeypatch.setattr(Path, "open", watched)
+    with pytest.raises(ProfileError, match="larger than 1 MiB"):
+        load_profile(path)
+    assert asked == [(1 << 20) + 1]
+
+
+def test_a_table_beside_the_profile_comes_before_one_in_the_search_path(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "t.json").write_text(json.dumps({**TABLE, "device": "elsewhere"}))
+    assert load_profile(with_table(write, tmp_path, json.dumps(TABLE))).tables["t"].device == "d"
+
+
+def test_every_mode_is_checked(write: Write) -> None:
+    path = write("modes: {good: {compute.units: 2}, bad: {compute.units: none}}\n")
+    with pytest.raises(ProfileError, match="expected a whole number"):
+        check_profile(path)
+
+
+def test_profiles_are_listed_in_order_without_bases(write: Write) -> None:
+    write("", name="zeta", folder="mine")
+    write("", name="alpha", folder="mine")
+    names = [listing.name for listing in list_profiles()]
+    assert names[:2] == ["alpha", "zeta"]
+    assert names[2:] == sorted(names[2:])
+    with pytest.raises(UnknownNameError) as caught:
+        load_profile("pulp_core")
+    assert "_pulp_core" not in str(caught.value)
+
+
+def test_empty_parts_and_a_tilde_in_the_variable(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("", name="own", folder="home/profiles")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HWBMPQ_PROFILES", f"{os.pathsep}~/profiles{os.pathsep}")
+    assert load_profile("own").name == "own"
+    monkeypatch.chdir(tmp_path / "home" / "profiles")
+    monkeypatch.setenv("HWBMPQ_PROFILES", f"/nowhere{os.pathsep}")
+    with pytest.raises(UnknownNameError):
+        load_profile("own")  # an empty part is not the working folder
+
+
+@pytest.mark.parametrize("key", ["schema", "modes", "extends"])
+def test_a_mode_does_not_change_what_the_profile_is(key: str, write: Write) -> None:
+    with pytest.raises(ProfileError, match=f"modes.m.{key}: unknown key"):
+        check_profile(write(f"modes: {{m: {{{key}: x}}}}\n"))
+
+
+def test_a_missing_layer_is_an_error_unless_the_profile_says_otherwise(write: Write, tmp_path: Path) -> None:
+    assert load_profile(with_table(write, tmp_path, json.dumps(TABLE))).lookup_tables[0].miss == "error"

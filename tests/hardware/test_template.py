@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -91,3 +92,26 @@ def test_the_json_schema_finds_the_misspelt_key_and_the_wrong_kind() -> None:
     messages = " ".join(error.message for error in validator.iter_errors(content))
     assert "'bandwith' was unexpected" in messages
     assert any("core" in error.path for error in validator.iter_errors(content))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: content.pop("title"), "'title' is a required property"),
+        (lambda content: content.pop("class"), "'class' is a required property"),
+        (
+            lambda content: content["clock"].update(core=480),
+            "480 is not valid under any of the given schemas",
+        ),
+        (
+            lambda content: content["clock"]["core"].update(value=[]),
+            "is not valid under any of the given schemas",
+        ),
+        (lambda content: content.update(colour="red"), "'colour' was unexpected"),
+    ],
+)
+def test_the_json_schema_refuses(change: Any, message: str) -> None:
+    validator = jsonschema.Draft202012Validator(profile_json_schema())
+    content = parse_document(new_profile("board", EXAMPLES), "board.yaml").plain()
+    change(content)
+    assert message in " ".join(error.message for error in validator.iter_errors(content))

@@ -29,6 +29,11 @@ from hwbmpq.hardware.units import Dimension, format_quantity, parse_quantity
         ("4 TOPS", units.MACS_PER_SECOND, 2e12),
         ("2 TMAC/s", units.MACS_PER_SECOND, 2e12),
         ("45 nm", units.NANOMETRES, 45),
+        ("900 mV", units.VOLTS, 0.9),
+        ("1 TiB", units.BYTES, 2**40),
+        ("500 fJ/MAC", units.PICOJOULES_PER_MAC, 0.5),
+        ("472 GFLOPS", units.MACS_PER_SECOND, 236e9),
+        ("256 bit/cycle", units.BYTES_PER_CYCLE, 32),
         ("15.5", units.PLAIN, 15.5),
     ],
 )

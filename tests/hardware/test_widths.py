@@ -156,3 +156,14 @@ def test_uniform_takes_the_next_wider_width_where_one_is_missing() -> None:
     w = {bits: Precision(weight_bits=bits, activation_bits=8) for bits in (2, 4, 8)}
     choices = {"a": (w[2], w[4], w[8]), "b": (w[2], w[8]), "c": (w[2],)}
     assert uniform(choices, 4) == {"a": w[4], "b": w[8], "c": w[2]}
+
+
+def test_unsigned_activations_compute_as_integers(write: Write) -> None:
+    profile = load_profile(write("", widths="precisions: {pairs: [{w: int8, a: uint8, ops: ['*']}]}\n"))
+    assert (profile.pairs[0].compute, profile.pairs[0].ops) == ("int8", ())
+
+
+def test_a_pair_of_another_operation_is_not_taken(write: Write) -> None:
+    profile = load_profile(write("", widths="precisions: {pairs: [{w: int8, a: int8, ops: [linear]}]}\n"))
+    with pytest.raises(UnsupportedPrecisionError, match="does not run conv2d at W8A8; it runs no width"):
+        WidthFinder(profile).execution("conv2d", Precision(weight_bits=8, activation_bits=8))
