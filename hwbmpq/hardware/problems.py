@@ -32,7 +32,13 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.field + ': ' if self.field else ''}{self.message}"
+        field = f"{_cut(self.field, 200)}: " if self.field else ""
+        return f"{self.place}: {field}{_cut(self.message, 600)}"
+
+
+def _cut(text: str, length: int) -> str:
+    """A text may quote what the file says, which may be long."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 class ProfileError(HwbmpqError):

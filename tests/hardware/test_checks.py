@@ -212,3 +212,10 @@ def test_more_than_fifty_problems_are_counted(write: Write) -> None:
         check_profile(write(body))
     assert len(caught.value.problems) == 70
     assert str(caught.value).splitlines()[-1] == "… and 20 more problems"
+
+
+def test_a_long_name_does_not_flood_the_report(write: Write) -> None:
+    body = f"memory: [{{name: {'x' * 5000}}}]\nmodes: {{m: {{memory.ram.size: 1 KiB}}}}\n"
+    with pytest.raises(ProfileError, match="there are: xxx") as caught:
+        check_profile(write(body))
+    assert all(len(line) < 1000 for line in str(caught.value).splitlines())
