@@ -1,6 +1,7 @@
 """``--target`` and the widths, shared by every command that costs a network on a device."""
 
 import argparse
+from typing import Any
 
 from hwbmpq.values import MAX_BITS, MIN_BITS
 
@@ -8,6 +9,17 @@ TARGET_HELP = (
     "a profile: its name (jetson_nano), name.yaml, name@mode (jetson_nano@5w), or the path of a file; names are "
     "looked up in your own folder first (HWBMPQ_PROFILES, or the platform's configuration folder)"
 )
+
+
+def add_action(
+    actions: Any, common: argparse.ArgumentParser, name: str, run: Any, text: str
+) -> argparse.ArgumentParser:
+    """A subcommand with its one-line description."""
+    parser: argparse.ArgumentParser = actions.add_parser(
+        name, parents=[common], help=text, description=f"{text[0].upper()}{text[1:]}."
+    )
+    parser.set_defaults(run=run)
+    return parser
 
 
 def add_width_options(parser: argparse._ActionsContainer) -> None:

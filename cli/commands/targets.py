@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.prompt import Prompt
 
 import hwbmpq
 from hwbmpq.cli.model_options import add_model_options, describe_model
+from hwbmpq.cli.new_profile import add_new
 from hwbmpq.cli.render import OutputConsole
 from hwbmpq.cli.render_costs import print_comparison, print_layer_costs
 from hwbmpq.cli.render_targets import (
@@ -22,7 +22,7 @@ from hwbmpq.cli.render_targets import (
     print_profile,
     profile_dict,
 )
-from hwbmpq.cli.target_options import TARGET_HELP, add_width_options
+from hwbmpq.cli.target_options import TARGET_HELP, add_action, add_width_options
 from hwbmpq.errors import HwbmpqError, UnsupportedPrecisionError
 
 if TYPE_CHECKING:
@@ -54,27 +54,17 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    for add in (_add_list, _add_show, _add_check, _add_compare, _add_new, _add_schema):
+    for add in (_add_list, _add_show, _add_check, _add_compare, add_new, _add_schema):
         add(actions, common)
 
 
-def _action(
-    actions: Any, common: argparse.ArgumentParser, name: str, run: Any, text: str
-) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(
-        name, parents=[common], help=text, description=f"{text[0].upper()}{text[1:]}."
-    )
-    parser.set_defaults(run=run)
-    return parser
-
-
 def _add_list(actions: Any, common: argparse.ArgumentParser) -> None:
-    parser = _action(actions, common, "list", run_list, "all profiles, yours before the shipped ones")
+    parser = add_action(actions, common, "list", run_list, "all profiles, yours before the shipped ones")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
 def _add_show(actions: Any, common: argparse.ArgumentParser) -> None:
-    parser = _action(
+    parser = add_action(
         actions,
         common,
         "show",
@@ -89,7 +79,7 @@ def _add_show(actions: Any, common: argparse.ArgumentParser) -> None:
 
 
 def _add_compare(actions: Any, common: argparse.ArgumentParser) -> None:
-    parser = _action(
+    parser = add_action(
         actions, common, "compare", run_compare, "what each width buys on each device, for one network"
     )
     parser.add_argument("targets", nargs="+", metavar="TARGET", help=TARGET_HELP)
@@ -111,7 +101,7 @@ def _add_cost_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_check(actions: Any, common: argparse.ArgumentParser) -> None:
-    parser = _action(
+    parser = add_action(
         actions, common, "check", run_check, "find every problem in profile files (exit code 2 if any)"
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="YAML files, or names of profiles")
@@ -121,21 +111,8 @@ def _add_check(actions: Any, common: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
-def _add_new(actions: Any, common: argparse.ArgumentParser) -> None:
-    parser = _action(actions, common, "new", run_new, "write a commented template for your own device")
-    parser.add_argument("name", metavar="NAME", help="name of the profile and, with .yaml, of its file")
-    parser.add_argument(
-        "--from", dest="base", metavar="TARGET", help="extend this profile instead of starting empty"
-    )
-    parser.add_argument("--interactive", action="store_true", help="ask for the figures and fill them in")
-    parser.add_argument(
-        "-o", "--output", metavar="FOLDER", default=".", help="where to write it (default: here)"
-    )
-    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
-
-
 def _add_schema(actions: Any, common: argparse.ArgumentParser) -> None:
-    _action(actions, common, "schema", run_schema, "print the JSON Schema of profiles, for your editor")
+    add_action(actions, common, "schema", run_schema, "print the JSON Schema of profiles, for your editor")
 
 
 def run_list(args: argparse.Namespace) -> None:
@@ -232,72 +209,6 @@ def _check(file: str, *, is_strict: bool) -> tuple["HardwareProfile", tuple[str,
             ]
         )
     return profile, remarks
-
-
-def run_new(args: argparse.Namespace) -> None:
-    name = args.name.removesuffix(".yaml")
-    if not hwbmpq.hardware.is_name(name):
-        raise HwbmpqError(f"{args.name!r} is no name for a profile: use letters, digits, _, - and .")
-    if args.base and args.interactive:
-        raise HwbmpqError("--interactive fills in an empty template; with --from, edit the file instead")
-    path = Path(args.output) / f"{name}.yaml"
-    if path.exists() and not args.force:
-        raise HwbmpqError(f"{path} exists", hint="give another name, or --force to overwrite it")
-    if args.base:
-        base = hwbmpq.load_profile(args.base)
-        home = Path(base.files[-1]).parent
-        findable = [Path(args.output), *hwbmpq.hardware.search_folders()]
-        if home.resolve() not in [folder.resolve() for folder in findable]:
-            raise HwbmpqError(
-                f"{base.name} is neither in {args.output} nor in the search path: the new profile could not find it",
-                hint=f"write it beside its base: --output {home}",
-            )
-        if base.mode:
-            raise HwbmpqError(
-                f"a profile extends another one, not its mode {base.mode!r}",
-                hint=f"--from {base.name}: the modes are inherited",
-            )
-        text = hwbmpq.hardware.profile_based_on(name, base)
-    else:
-        text = hwbmpq.hardware.new_profile(name, _ask() if args.interactive else None)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise HwbmpqError(f"cannot write {path}: {error.strerror or error}") from None
-    _say_next(path, is_complete=args.interactive)
-
-
-def _ask() -> dict[str, str]:
-    """Answers from the terminal, each checked before the next question."""
-    console = Console(stderr=True, highlight=False)
-    answers = {}
-    for question in hwbmpq.hardware.QUESTIONS:
-        while question.key not in answers:
-            try:
-                answer = Prompt.ask(
-                    f"{question.text} [dim](e.g. {question.example})[/]", console=console
-                ).strip()
-            except EOFError:
-                raise HwbmpqError(
-                    "no more answers",
-                    hint="without --interactive, the template is written with marked blanks",
-                ) from None
-            try:
-                question.check(answer)
-            except ValueError as error:
-                console.print(f"[red]{escape(str(error))}[/]")
-            else:
-                answers[question.key] = answer
-    return answers
-
-
-def _say_next(path: Path, *, is_complete: bool) -> None:
-    console = OutputConsole(soft_wrap=True)
-    todo = "Look it over" if is_complete else "Replace every FILL_IN"
-    console.print(
-        f"wrote [bold]{escape(str(path))}[/]. {todo}, then: hwbmpq targets check {escape(str(path))}"
-    )
 
 
 def run_schema(args: argparse.Namespace) -> None:

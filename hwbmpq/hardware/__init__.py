@@ -1,14 +1,15 @@
 """Hardware profiles: what a device supports and what it costs, as people author it in YAML."""
 
+from hwbmpq.hardware.files import missing_folders as missing_folders
+from hwbmpq.hardware.files import search_folders as search_folders
+from hwbmpq.hardware.files import shipped_folder as shipped_folder
 from hwbmpq.hardware.formats import NumberFormat as NumberFormat
 from hwbmpq.hardware.formats import WidthPair as WidthPair
 from hwbmpq.hardware.json_schema import profile_json_schema as profile_json_schema
+from hwbmpq.hardware.load import Listing as Listing
 from hwbmpq.hardware.load import check_profile as check_profile
 from hwbmpq.hardware.load import list_profiles as list_profiles
 from hwbmpq.hardware.load import load_profile as load_profile
-from hwbmpq.hardware.load import missing_folders as missing_folders
-from hwbmpq.hardware.load import search_folders as search_folders
-from hwbmpq.hardware.load import shipped_folder as shipped_folder
 from hwbmpq.hardware.lookup_table import LookupTable as LookupTable
 from hwbmpq.hardware.problems import Problem as Problem
 from hwbmpq.hardware.problems import ProfileError as ProfileError

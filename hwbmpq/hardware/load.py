@@ -1,17 +1,21 @@
-"""Finds and reads profiles: shipped ones, the user's own, and files."""
+"""Reads profiles: finds them, puts them together from their bases, checks them, and reads their tables."""
 
-import os
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
-import platformdirs
-
-from hwbmpq.errors import UnknownNameError
 from hwbmpq.hardware import document, lookup_table
 from hwbmpq.hardware.checks import validate
 from hwbmpq.hardware.document import Node, parse_document
+from hwbmpq.hardware.files import (
+    SUFFIXES,
+    is_inside,
+    is_there,
+    locate,
+    named_files,
+    profile_files,
+    read_bytes,
+    search_folders,
+)
 from hwbmpq.hardware.inherit import apply_mode, merge
 from hwbmpq.hardware.lookup_table import LookupTable, parse_lookup_table
 from hwbmpq.hardware.normalise import normalise
@@ -19,37 +23,9 @@ from hwbmpq.hardware.problems import Place, Problem, ProfileError
 from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.schema import is_name
 
-SUFFIXES = (".yaml", ".yml")
 MOST_MODES = 64
-MOST_BYTES_OF_A_NAME = 100
 MOST_TABLES = 16
-FOLDER_VARIABLE = "HWBMPQ_PROFILES"
-
-
-def shipped_folder() -> Path:
-    """Where the profiles that come with hwbmpq are."""
-    return Path(str(resources.files("hwbmpq.hardware_profiles")))
-
-
-def user_folders() -> tuple[Path, ...]:
-    """Where the user's own profiles are: ``HWBMPQ_PROFILES`` (several with the path separator), or the
-    platform's configuration folder."""
-    named = os.environ.get(FOLDER_VARIABLE)
-    if named:
-        return tuple(Path(folder).expanduser() for folder in named.split(os.pathsep) if folder)
-    return (Path(platformdirs.user_config_dir("hwbmpq", appauthor=False)) / "profiles",)
-
-
-def missing_folders() -> tuple[Path, ...]:
-    """Folders that ``HWBMPQ_PROFILES`` names and that are not there."""
-    return tuple(
-        folder for folder in user_folders() if os.environ.get(FOLDER_VARIABLE) and not _is_there(folder)
-    )
-
-
-def search_folders() -> tuple[Path, ...]:
-    """Where a name is looked up, in this order."""
-    return (*user_folders(), shipped_folder())
+MOST_BYTES_OF_A_NAME = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +41,7 @@ class Listing:
 def list_profiles() -> tuple[Listing, ...]:
     """Every profile that a name can select, the user's before the shipped ones."""
     found: dict[str, Listing] = {}
-    for path in _profile_files():
+    for path in profile_files():
         if path.stem in found:
             continue  # an earlier folder has one of this name
         try:
@@ -78,20 +54,12 @@ def list_profiles() -> tuple[Listing, ...]:
     return tuple(found.values())
 
 
-def _profile_files() -> Iterator[Path]:
-    for folder in search_folders():
-        try:
-            yield from sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
-        except OSError:  # no such folder, or not for us to read: the others may have it
-            continue
-
-
 def load_profile(target: str | Path) -> HardwareProfile:
     """The profile that ``--target`` names: a name, ``name.yaml``, ``name@mode`` or a path.
 
     A name is looked up in the user's folder first, then among the shipped profiles.
     """
-    path, mode = _locate(str(target))
+    path, mode = locate(str(target))
     profile = _read(path, mode)
     if profile.abstract:
         raise ProfileError(
@@ -103,57 +71,9 @@ def load_profile(target: str | Path) -> HardwareProfile:
 def check_profile(target: str | Path) -> HardwareProfile:
     """Read a profile with all its modes; ``ProfileError`` lists everything that is wrong with any of them."""
     path = Path(target)
-    if not _is_there(path) and path.suffix not in SUFFIXES:
-        path, _ = _locate(str(target))
+    if not is_there(path) and path.suffix not in SUFFIXES:
+        path, _ = locate(str(target))
     return _read(path, "", all_modes=True)
-
-
-def _locate(target: str) -> tuple[Path, str]:
-    """The file of a target, and its mode."""
-    for spec, mode in ((target, ""), target.rpartition("@")[::2]):
-        if not spec or (spec != target and not mode):
-            continue
-        is_path = os.sep in spec or (os.altsep is not None and os.altsep in spec)
-        if is_path or (spec.endswith(SUFFIXES) and _is_there(Path(spec))):
-            if _is_there(Path(spec)):
-                return Path(spec), mode
-        else:
-            found = next(_named(_stem(spec), search_folders()), None)
-            if found is not None:
-                return found, mode
-    if os.sep in target:
-        raise ProfileError([Problem(place=Place(file=target), field="", message="no such file")])
-    folders = ", ".join(map(str, search_folders()))
-    name = _stem(target.partition("@")[0])
-    known = {path.stem for path in _profile_files() if not path.stem.startswith("_")}
-    raise UnknownNameError(
-        "hardware profile", name, known, hint=f"`hwbmpq targets list` shows them all; looked in {folders}"
-    )
-
-
-def _is_there(path: Path) -> bool:
-    """Whether something is at a path; False for one that cannot be (too long, a null character)."""
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
-
-
-def _stem(name: str) -> str:
-    for suffix in SUFFIXES:
-        name = name.removesuffix(suffix)
-    return name
-
-
-def _named(name: str, folders: Sequence[Path]) -> Iterator[Path]:
-    """Files of that name. A name is no path: separators do not match."""
-    if not name or Path(name).name != name or name in (".", ".."):
-        return
-    for folder in folders:
-        for suffix in SUFFIXES:
-            path = folder / f"{name}{suffix}"
-            if _is_there(path) and path.is_file():
-                yield path
 
 
 def _read(path: Path, mode: str, *, all_modes: bool = False) -> HardwareProfile:
@@ -203,7 +123,7 @@ def _chain(path: Path, problems: list[Problem]) -> list[tuple[Path, Node]]:
     current: Path | None = path
     allowed: list[Path] | None = None  # the first file is the user's choice, wherever it is
     while current is not None:
-        content = _read_bytes(current, document.MOST_BYTES, allowed)
+        content = read_bytes(current, document.MOST_BYTES, allowed)
         node = normalise(parse_document(content, str(current)), HardwareProfile, problems)
         found.append((current.parent, node))
         seen.append(current.resolve())
@@ -218,7 +138,7 @@ def _chain(path: Path, problems: list[Problem]) -> list[tuple[Path, Node]]:
 def _base(extends: Node, child: Path, folders: list[Path], seen: list[Path]) -> Path:
     name = str(extends.value)[:MOST_BYTES_OF_A_NAME]
     # A user's profile may extend the shipped one of the same name: the file itself is passed over.
-    others = [path for path in _named(name, folders) if path.resolve() != child.resolve()]
+    others = [path for path in named_files(name, folders) if path.resolve() != child.resolve()]
     message = ""
     if not others and child.stem == name:
         message = "a profile cannot extend itself"
@@ -254,7 +174,7 @@ def _tables(root: Node, folders: list[Path], problems: list[Problem]) -> dict[st
             problems.append(Problem(place=ref.mapping["file"].place, field=field, message=message))
             continue
         try:
-            content = _read_bytes(path, left, None)
+            content = read_bytes(path, left, None)
             left -= len(content)
             if left < 0:
                 message = (
@@ -273,31 +193,4 @@ def _table_file(file: str, spoken_of: Place, folders: list[Path]) -> Path | None
     """The file of a table: beside the profile that speaks of it, beside its bases, or in the search path."""
     own = Path(spoken_of.file).parent
     allowed = list(dict.fromkeys([own, *folders[::-1], *search_folders()]))
-    return next((folder / file for folder in allowed if _is_inside(folder / file, allowed)), None)
-
-
-def _is_inside(path: Path, folders: Sequence[Path]) -> bool:
-    """Whether a regular file lies in one of the folders, links followed."""
-    try:
-        real = path.resolve()
-        return path.is_file() and any(real.is_relative_to(folder.resolve()) for folder in folders)
-    except (OSError, ValueError):  # no such place, a loop of links, a null character
-        return False
-
-
-def _read_bytes(path: Path, most: int, allowed: Sequence[Path] | None) -> bytes:
-    """At most ``most`` bytes and one; only regular files, which end."""
-    message = ""
-    try:
-        if not _is_there(path):
-            message = "no such file"
-        elif not path.is_file():
-            message = "not a regular file"
-        elif allowed is not None and not _is_inside(path, allowed):
-            message = "leads outside the profile's folder and the search path"
-        else:
-            with path.open("rb") as file:
-                return file.read(most + 1)
-    except (OSError, ValueError) as error:
-        message = f"cannot be read: {getattr(error, 'strerror', None) or error}"
-    raise ProfileError([Problem(place=Place(file=str(path)), field="", message=message)])
+    return next((folder / file for folder in allowed if is_inside(folder / file, allowed)), None)
