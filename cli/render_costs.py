@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+import hwbmpq
 from hwbmpq.cli.render import bar, largest_layers, plain_table, ratio, shorten
 from hwbmpq.cli.render_targets import spoken
 
@@ -147,6 +148,11 @@ def _print_remarks(console: Console, costs: "NetworkCosts", table: "CostTable") 
         verdict = f"[red]does not at {', '.join(too_large)}[/]" if too_large else "does at every width"
         size = amount(table.capacity.bits, "bit")
         console.print(f"has to fit in {escape(table.capacity.level)} ({size}): {verdict}")
+    if table.name in costs.profile.budgets:
+        budget = hwbmpq.costs.parse_budget(table.name, costs.profile.budgets[table.name])
+        over = [costs.label(w) for w in costs.widths if costs.total(table.name, w) > costs.limit(budget)]
+        verdict = f"[red]not met at {', '.join(over)}[/]" if over else "met at every width"
+        console.print(f"default budget {costs.profile.budgets[table.name]}: {verdict}")
     if table.doubtful_figures:
         console.print(f"[yellow]![/] rests on {_doubts(costs, table.doubtful_figures)}")
     console.print()

@@ -1,5 +1,8 @@
 """Cost models, the paper's Φ: what a layer costs at each width on a device."""
 
+from hwbmpq.costs.budgets import Budget as Budget
+from hwbmpq.costs.budgets import BudgetError as BudgetError
+from hwbmpq.costs.budgets import parse_budget as parse_budget
 from hwbmpq.costs.check import check_cost_models as check_cost_models
 from hwbmpq.costs.figures import FigureLog as FigureLog
 from hwbmpq.costs.model import CostModel as CostModel

@@ -1,9 +1,9 @@
 """Whether a profile's choice of cost models makes sense, and what it cannot answer yet."""
 
+from hwbmpq.costs.budgets import parse_budget
 from hwbmpq.costs.model import CostModel
 from hwbmpq.costs.quantities import chosen_model
-from hwbmpq.costs.registry import cost_models
-from hwbmpq.errors import HwbmpqError, MissingFigureError, UnknownNameError
+from hwbmpq.errors import HwbmpqError, MissingFigureError
 from hwbmpq.hardware.problems import Problem, ProfileError
 from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.widths import candidates, weight_widths
@@ -40,11 +40,11 @@ def check_cost_models(profile: HardwareProfile) -> tuple[str, ...]:
             continue
         if not profile.abstract:
             remarks += _try_out(model, quantity, profile)
-    for name in profile.budgets:
-        if name not in cost_models():
-            problems.append(
-                _problem(profile, "budgets", name, str(UnknownNameError("cost", name, cost_models())))
-            )
+    for name, budget in profile.budgets.items():
+        try:
+            parse_budget(name, budget)
+        except HwbmpqError as error:
+            problems.append(_problem(profile, "budgets", name, str(error)))
     if problems:
         raise ProfileError(problems)
     doubtful = [path for path, figure, _ in profile.figures() if figure.is_doubtful]

@@ -6,12 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hwbmpq.costs.budgets import Budget
 from hwbmpq.costs.registry import CostModelError, get_cost_model
 from hwbmpq.costs.table import CostRow, CostTable, Number
 from hwbmpq.errors import HwbmpqError, UnknownNameError, UnsupportedPrecisionError
 from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.widths import layer_candidates, op_of, uniform, weight_widths
-from hwbmpq.values import Layer, Precision
+from hwbmpq.values import FLOAT_BITS, Layer, Precision
 
 _ALWAYS = ("memory", "activation_memory")
 _WITHOUT_A_DEVICE = "bops"
@@ -28,6 +29,8 @@ class NetworkCosts:
     tables: Mapping[str, CostTable]
     missing: Mapping[str, HwbmpqError]
     """Costs that cannot be had, and why."""
+    weights: int = 0
+    """Weights of all layers."""
     covered_macs: float = 1.0
     """Share of the network's MACs that its layers have; products of activations are in no cost."""
 
@@ -63,6 +66,16 @@ class NetworkCosts:
                 f"no {weight_bits}-bit weights here; there are {', '.join(map(str, self.widths))}"
             )
         return self.table(cost).total(uniform(self.choices, weight_bits))
+
+    def limit(self, budget: Budget) -> float:
+        """What a budget allows this network, in the unit of its cost."""
+        if budget.amount is not None:
+            return budget.amount
+        widest = self.table(budget.cost).total({name: max(choices) for name, choices in self.choices.items()})
+        if budget.share is not None:
+            return budget.share * widest
+        assert budget.ratio is not None
+        return FLOAT_BITS * self.weights / budget.ratio
 
     def peak(self, cost: str, weight_bits: int) -> CostRow:
         """The sum that decides then, for a cost that has several."""
@@ -124,6 +137,7 @@ def tabulate(
         ends=tuple(layer.name for layer in layers if layer.is_end),
         tables=tables,
         missing=missing,
+        weights=sum(layer.parameters for layer in layers),
         covered_macs=layer_macs / getattr(layers, "macs", layer_macs) if layer_macs else 1.0,
     )
 

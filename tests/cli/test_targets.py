@@ -414,3 +414,27 @@ def test_the_worst_step_is_named(capsys: Captured) -> None:
     output = run(capsys, "show", "gap8", "--model", "hwbmpq:resnet8", "--cost", "ram", "--bits", "2,8")
     (line,) = [line for line in output.splitlines() if line.startswith(" W2A2")]
     assert line.split() == ["W2A2", "96.00", "KiB", "add"]
+
+
+def test_default_budgets_are_held_against_each_width(capsys: Captured, tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(
+        "schema: hwbmpq/profile/v1\nname: own\ntitle: t\nextends: mpic\n"
+        "budgets: {memory: 12x, latency: 20 ms, bops: 30%}\n"
+    )
+    output = run(
+        capsys,
+        "show",
+        "own.yaml",
+        "--model",
+        "hwbmpq:resnet8",
+        "--cost",
+        "memory",
+        "--cost",
+        "latency",
+        "--cost",
+        "bops",
+    )
+    # 74,672 weights: 12x is 24.9 KB = 24.3 KiB, between 19.05 at 2 bits and 37.05 at 4
+    assert "default budget 12x: not met at W4A4, W8A8" in output
+    assert "default budget 20 ms: not met at W8A8" in output
+    assert "default budget 30%: not met at W8A8" in output

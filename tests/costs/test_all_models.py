@@ -59,11 +59,17 @@ def test_a_profile_chooses_a_model_that_answers_for_the_quantity(
         value(choice.partition(":")[0], profile)
 
 
-def test_budgets_are_on_costs_that_exist(write: Write) -> None:
-    with pytest.raises(
-        ProfileError, match=r"board.yaml:6:11: budgets.flsh: no cost named 'flsh': did you mean flash"
-    ):
-        check_cost_models(write("budgets: {flsh: 1 MiB}\n"))
+@pytest.mark.parametrize(
+    ("budgets", "message"),
+    [
+        ("flsh: 1 MiB", r"board.yaml:6:11: budgets.flsh: no cost named 'flsh': did you mean flash"),
+        ("latency: 3 MHz", "budget latency=3 MHz: 'MHz' is no unit of a quantity in ms"),
+        ("flash: '12'", "'12' has no unit"),
+    ],
+)
+def test_budgets_are_on_costs_that_exist_in_their_units(budgets: str, message: str, write: Write) -> None:
+    with pytest.raises(ProfileError, match=message):
+        check_cost_models(write(f"budgets: {{{budgets}}}\n"))
 
 
 def test_a_table_in_joules_is_no_latency(write: Write, value: Value) -> None:
