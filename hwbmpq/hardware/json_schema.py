@@ -30,7 +30,7 @@ def profile_json_schema() -> dict[str, Any]:
     content["else"] = {"required": ["class"]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": f"https://github.com/hwbmpq/{SCHEMA_ID}.schema.json",
+        "$id": f"urn:{SCHEMA_ID.replace('/', ':')}",
         **content,
         "title": "hwbmpq hardware profile",
     }
