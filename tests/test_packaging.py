@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+TABLES = sorted(path.name for path in (ROOT / "hardware_profiles" / "tables").glob("*.json"))
 PROFILES = sorted(path.name for path in (ROOT / "hardware_profiles").glob("*.yaml"))
 
 
@@ -46,6 +47,8 @@ def test_the_wheel_holds_one_name_and_all_profiles(wheel: Path) -> None:
     assert {top for top in tops if not top.endswith(".dist-info")} == {"hwbmpq"}
     assert PROFILES
     assert {f"hwbmpq/hardware_profiles/{name}" for name in PROFILES} <= set(names)
+    assert TABLES
+    assert {f"hwbmpq/hardware_profiles/tables/{name}" for name in TABLES} <= set(names)
     assert {"hwbmpq/py.typed", "hwbmpq/cli/main.py", "hwbmpq/models/zoo.py"} <= set(names)
 
 
@@ -58,6 +61,7 @@ def test_the_wheel_runs_the_command_line_from_another_folder(wheel: Path, tmp_pa
         "import hwbmpq.cli.main as cli\n"
         f"assert cli.__file__.startswith({str(tmp_path)!r}), cli.__file__\n"
         "print(sorted(p.name for p in resources.files('hwbmpq.hardware_profiles').iterdir() if p.suffix == '.yaml'))\n"
+        "assert cli.main(['targets', 'show', 'nvidia_t4', '--model', 'hwbmpq:resnet8', '--cost', 'latency']) == 0\n"
         "raise SystemExit(cli.main(['inspect', '--model', 'hwbmpq:resnet8']))\n"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
