@@ -1,7 +1,8 @@
 """Costs of a network drawn for a terminal."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -11,6 +12,7 @@ from rich.text import Text
 import hwbmpq
 from hwbmpq.cli.render import bar, largest_layers, plain_table, ratio, shorten
 from hwbmpq.cli.render_targets import spoken
+from hwbmpq.values import Layer
 
 if TYPE_CHECKING:
     from hwbmpq.costs import CostTable, FigureUse, NetworkCosts
@@ -76,52 +78,84 @@ def print_layer_costs(
     _print_missing(console, costs)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Look:
+    """How the numbers of a cost are written on this terminal."""
+
+    unit: str
+    size: float
+    decimals: int
+    largest: float
+    name_width: int
+    bar_width: int
+    parts: tuple[tuple[int, ...], ...]
+    """Weight widths that fit side by side. A number is never cut: rather a second table."""
+
+    def number(self, value: float) -> str:
+        return f"{value / self.size:.{self.decimals}f}"
+
+    def bar(self, value: float) -> str:
+        return bar(ratio(value, self.largest), self.bar_width)
+
+
+def _look(console: Console, costs: "NetworkCosts", table: "CostTable", shown: Sequence[Layer]) -> _Look:
+    values = [value for choices in table.rows[0].costs.values() for value in choices.values()]
+    unit, size, decimals = _scale_for_all(values, table.unit)
+    totals = [costs.total(table.name, width) for width in costs.widths]
+    cell = max(len("W16A16"), *(len(f"{value / size:.{decimals}f}") for value in [max(values), *totals]))
+    widths = sorted({precision.weight_bits for choices in costs.choices.values() for precision in choices})
+    name_width = min(max(len(layer.name) for layer in shown), max(_NARROWEST_NAME, console.width // 3))
+    room = console.width - name_width - 2
+    count = math.ceil(len(widths) / max(1, room // (cell + 2)))
+    parts = tuple(
+        tuple(widths[len(widths) * part // count : len(widths) * (part + 1) // count])
+        for part in range(count)
+    )
+    most = max(map(len, parts))
+    return _Look(
+        unit=unit,
+        size=size,
+        decimals=decimals,
+        largest=max(values),
+        name_width=name_width,
+        bar_width=max(0, min(12, (room - (cell + 2) * most) // most - 2)),
+        parts=parts,
+    )
+
+
 def _print_additive(
     console: Console, graph: "LayerGraph", costs: "NetworkCosts", table: "CostTable", *, all_rows: bool
 ) -> None:
-    largest = max((value for layer in graph for value in table[layer.name].values()), default=0)
-    unit, size, decimals = _scale_for_all(
-        [value for layer in graph for value in table[layer.name].values()], table.unit
-    )
-    totals = {width: costs.total(table.name, width) for width in costs.widths}
-    cell = max(len("W16A16"), *(len(f"{value / size:.{decimals}f}") for value in [largest, *totals.values()]))
-    widths = sorted({precision.weight_bits for choices in costs.choices.values() for precision in choices})
     shown = list(graph) if all_rows else largest_layers(graph.layers)
-    name_width = min(max(len(layer.name) for layer in shown), max(_NARROWEST_NAME, console.width // 3))
-    # A number is never cut: rather a second table.
-    parts = math.ceil(len(widths) / max(1, (console.width - name_width - 2) // (cell + 2)))
-    for number in range(parts):
-        part = widths[len(widths) * number // parts : len(widths) * (number + 1) // parts]
-        bar_width = max(
-            0, min(12, (console.width - name_width - 2 - (cell + 2) * len(part)) // len(part) - 2)
-        )
-        view = plain_table(f"{table.name} in {unit}, by weight width")
+    look = _look(console, costs, table, shown)
+    for part in look.parts:
+        view = plain_table(f"{table.name} in {look.unit}, by weight width")
         view.add_column("layer", no_wrap=True)
         for width in part:
-            view.add_column(
-                costs.label(width) if width in costs.widths else f"W{width}", no_wrap=True, justify="right"
-            )
-            if bar_width:
-                view.add_column("", no_wrap=True)
+            heading = costs.label(width) if width in costs.widths else f"W{width}"
+            view.add_column(heading, no_wrap=True, justify="right")
+            view.add_column("", no_wrap=True)
         for layer in shown:
             by_width = {precision.weight_bits: value for precision, value in table[layer.name].items()}
-            cells: list[str | Text] = [Text(shorten(layer.name, name_width))]
-            for width in part:
-                value = by_width.get(width)
-                cells.append(Text("·", style="dim") if value is None else f"{value / size:.{decimals}f}")
-                if bar_width:
-                    cells.append("" if value is None else bar(ratio(value, largest), bar_width))
-            view.add_row(*cells)
+            view.add_row(Text(shorten(layer.name, look.name_width)), *_cells(look, by_width, part))
         if len(shown) < len(graph):
             view.add_row(Text(f"… {len(graph) - len(shown)} smaller (--all)", style="dim"))
         view.add_section()
-        last: list[str | Text] = [Text("all layers", style="bold")]
-        for width in part:
-            last.append(Text(f"{totals[width] / size:.{decimals}f}" if width in totals else "", style="bold"))
-            if bar_width:
-                last.append("")
-        view.add_row(*last)
+        totals = {
+            width: Text(look.number(costs.total(table.name, width)), style="bold") for width in costs.widths
+        }
+        last = [cell for width in part for cell in (totals.get(width, Text("")), Text(""))]
+        view.add_row(Text("all layers", style="bold"), *last)
         console.print(view)
+
+
+def _cells(look: _Look, by_width: Mapping[int, float], part: Sequence[int]) -> list[str | Text]:
+    """Number and bar of one layer at each width."""
+    cells: list[str | Text] = []
+    for width in part:
+        value = by_width.get(width)
+        cells += [Text("·", style="dim"), ""] if value is None else [look.number(value), look.bar(value)]
+    return cells
 
 
 def _print_rows(console: Console, costs: "NetworkCosts", table: "CostTable") -> None:
