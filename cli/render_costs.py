@@ -134,27 +134,32 @@ def _print_additive(
         for width in part:
             heading = costs.label(width) if width in costs.widths else f"W{width}"
             view.add_column(heading, no_wrap=True, justify="right")
-            view.add_column("", no_wrap=True)
+            if look.bar_width:
+                view.add_column("", no_wrap=True)
         for layer in shown:
             by_width = {precision.weight_bits: value for precision, value in table[layer.name].items()}
             view.add_row(Text(shorten(layer.name, look.name_width)), *_cells(look, by_width, part))
         if len(shown) < len(graph):
             view.add_row(Text(f"… {len(graph) - len(shown)} smaller (--all)", style="dim"))
         view.add_section()
-        totals = {
-            width: Text(look.number(costs.total(table.name, width)), style="bold") for width in costs.widths
-        }
-        last = [cell for width in part for cell in (totals.get(width, Text("")), Text(""))]
-        view.add_row(Text("all layers", style="bold"), *last)
+        totals = {width: costs.total(table.name, width) for width in part if width in costs.widths}
+        view.add_row(Text("all layers", style="bold"), *_cells(look, totals, part, is_total=True))
         console.print(view)
 
 
-def _cells(look: _Look, by_width: Mapping[int, float], part: Sequence[int]) -> list[str | Text]:
-    """Number and bar of one layer at each width."""
+def _cells(
+    look: _Look, by_width: Mapping[int, float], part: Sequence[int], *, is_total: bool = False
+) -> list[str | Text]:
+    """A number at each width, and its bar if there is room for bars."""
     cells: list[str | Text] = []
     for width in part:
         value = by_width.get(width)
-        cells += [Text("·", style="dim"), ""] if value is None else [look.number(value), look.bar(value)]
+        if value is None:
+            cells.append(Text("" if is_total else "·", style="dim"))
+        else:
+            cells.append(Text(look.number(value), style="bold" if is_total else ""))
+        if look.bar_width:
+            cells.append("" if value is None or is_total else look.bar(value))
     return cells
 
 
