@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hwbmpq.graph import LayerGraph
 
 _SCALES = {
-    "bit": (("MiB", 8 * 2**20), ("KiB", 8 * 2**10), ("bit", 1)),
+    "bit": (("GiB", 8 * 2**30), ("MiB", 8 * 2**20), ("KiB", 8 * 2**10), ("bit", 1)),
     "ms": (("s", 1e3), ("ms", 1), ("us", 1e-3)),
     "uJ": (("J", 1e6), ("mJ", 1e3), ("uJ", 1), ("nJ", 1e-3)),
     "bit-op": (("Gbit-op", 1e9), ("Mbit-op", 1e6), ("bit-op", 1)),
@@ -179,19 +179,22 @@ def _print_remarks(console: Console, costs: "NetworkCosts", table: "CostTable") 
     if table.model and table.model != table.name:
         console.print(f"[dim]by the cost model {escape(table.model)}[/]")
     if table.is_flat:
-        console.print(f"[yellow]![/] on this device, widths do not change the {table.name}")
+        console.print(f"[yellow]![/] these widths do not change the {table.name}")
     for note in table.notes:
         console.print(f"[yellow]![/] {escape(note)}")
     if table.capacity is not None:
-        too_large = [f"W{w}" for w in costs.widths if costs.total(table.name, w) > table.capacity.bits]
+        too_large = [costs.label(w) for w in costs.widths if costs.total(table.name, w) > table.capacity.bits]
         verdict = f"[red]does not at {', '.join(too_large)}[/]" if too_large else "does at every width"
         size = amount(table.capacity.bits, "bit")
+        if _is_shared(costs, table.capacity.level):
+            verdict += ", by itself: weights and activations share it"
         console.print(f"has to fit in {escape(table.capacity.level)} ({size}): {verdict}")
     if table.name in costs.profile.budgets:
-        budget = hwbmpq.costs.parse_budget(table.name, costs.profile.budgets[table.name])
+        budget = hwbmpq.costs.parse_budget(table.name, str(costs.profile.budgets[table.name]))
         over = [costs.label(w) for w in costs.widths if costs.total(table.name, w) > costs.limit(budget)]
         verdict = f"[red]not met at {', '.join(over)}[/]" if over else "met at every width"
-        console.print(f"default budget {costs.profile.budgets[table.name]}: {verdict}")
+        limit = amount(costs.limit(budget), table.unit)
+        console.print(f"default budget {costs.profile.budgets[table.name]} ({limit}): {verdict}")
     if table.doubtful_figures:
         console.print(f"[yellow]![/] rests on {_doubts(costs, table.doubtful_figures)}")
     console.print()
@@ -199,6 +202,11 @@ def _print_remarks(console: Console, costs: "NetworkCosts", table: "CostTable") 
 
 def _doubts(costs: "NetworkCosts", figures: Sequence["FigureUse"]) -> str:
     return escape(", ".join(f"{spoken(costs.profile, figure.path)} ({figure.kind})" for figure in figures))
+
+
+def _is_shared(costs: "NetworkCosts", level: str) -> bool:
+    holds = next(memory.holds for memory in costs.profile.memory if memory.name == level)
+    return "weights" in holds and "activations" in holds
 
 
 def _remarks_on_network(costs: "NetworkCosts") -> list[str]:
@@ -240,6 +248,11 @@ def print_comparison(console: Console, all_costs: Sequence["NetworkCosts"], *, t
     for costs in all_costs:
         for remark in _remarks(costs):
             console.print(f"[bold]{escape(costs.profile.target)}:[/] {remark}")
+        for name in names:
+            if name not in costs.tables and name not in costs.missing:
+                console.print(
+                    f"[bold]{escape(costs.profile.target)}:[/] [yellow]no {name}:[/] it has no model for it"
+                )
 
 
 def _side_by_side(console: Console, all_costs: Sequence["NetworkCosts"]) -> list[list["NetworkCosts"]]:

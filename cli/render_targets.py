@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hwbmpq.hardware.schema import Figure, LookupTableRef
 
 _WIDE = 110
+_ROOM_FOR_ALL, _ROOM_FOR_MOST = 78, 68
 
 
 def print_listings(console: Console, listings: Sequence["Listing"]) -> None:
@@ -24,6 +25,9 @@ def print_listings(console: Console, listings: Sequence["Listing"]) -> None:
     is_wide = console.width >= _WIDE
     table = plain_table("Hardware profiles")
     headings = [("name", "modes"), ("weights", "activations"), ("flash", "ram"), ("latency", "energy")]
+    # Rather no column than one whose numbers are cut.
+    left_out = 0 if console.width >= _ROOM_FOR_ALL else 1 if console.width >= _ROOM_FOR_MOST else 2
+    headings = [headings[0], headings[1], *headings[2:][left_out:]]
     for index, pair in enumerate(headings):
         longest = max((len(listing.name) + 2 for listing in listings), default=0) if index == 0 else None
         for heading in pair if is_wide else ("\n".join(pair),):
@@ -39,7 +43,8 @@ def print_listings(console: Console, listings: Sequence["Listing"]) -> None:
             )
             continue
         modes = counted(len(listing.profile.modes), "mode") if listing.profile.modes else ""
-        name, *pairs = [(listing.name + mark, modes), *_listing_cells(listing.profile, with_names=is_wide)]
+        widths, *others = _listing_cells(listing.profile, with_names=is_wide)
+        name, pairs = (listing.name + mark, modes), [widths, *others[left_out:]]
         cells = [cell for pair in pairs for cell in (pair if is_wide else ("\n".join(pair),))]
         first = [Text(cell) for cell in (name if is_wide else ("\n".join(filter(None, name)),))]
         table.add_row(*first, _class(listing.profile), *cells, _shares(listing.profile))

@@ -60,4 +60,6 @@ def parse_activation_bits(text: str) -> str | int:
     try:
         return parse_bits(text)[0]
     except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(f"{text!r}: use same, widest, float or a number of bits") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: use same, widest, float or {MIN_BITS} to {MAX_BITS} bits"
+        ) from None

@@ -14,8 +14,8 @@ _DIMENSIONS = {
     "uJ": Dimension(unit="uJ", suffix="", symbols={"J": 1e6}, examples="40 uJ, 1.2 mJ"),
     "bit-op": Dimension(unit="bit-op", suffix="", symbols={"bit-op": 1.0, "BOP": 1.0}, examples="30 GBOP"),
 }
-_SHARE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
-_RATIO = re.compile(r"\s*(\d+(?:\.\d+)?)\s*[x×]\s*")
+_SHARE = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*%\s*")
+_RATIO = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*[x×]\s*")
 
 
 class BudgetError(HwbmpqError):
@@ -49,13 +49,13 @@ def parse_budget(cost: str, text: str | float) -> Budget:
         raise CostModelError(f"cost model {cost!r} cannot be loaded: {models[cost].error}")
     try:
         budget = _parse(cost, text, unit)
+        value = next(v for v in (budget.amount, budget.share, budget.ratio) if v is not None)
+        if not 0 < value < math.inf:
+            raise ValueError("must be greater than zero")
+        if budget.share is not None and budget.share > 1:
+            raise ValueError("is more than every layer at its widest")
     except ValueError as error:
         raise BudgetError(f"budget {cost}={text}: {error}", hint=f"valid: {forms(cost, unit)}") from None
-    value = next(v for v in (budget.amount, budget.share, budget.ratio) if v is not None)
-    if not 0 < value < math.inf:
-        raise BudgetError(
-            f"budget {cost}={text}: must be greater than zero", hint=f"valid: {forms(cost, unit)}"
-        )
     return budget
 
 

@@ -10,7 +10,7 @@ from hwbmpq.hardware.widths import candidates, weight_widths
 from hwbmpq.values import Layer
 
 _PROBE = Layer(
-    name="a layer",
+    name="3x3 convolution",
     kind="conv2d",
     weight_shape=(32, 32, 3, 3),
     parameters=9216,
@@ -42,7 +42,7 @@ def check_cost_models(profile: HardwareProfile) -> tuple[str, ...]:
             remarks += _try_out(model, quantity, profile)
     for name, budget in profile.budgets.items():
         try:
-            parse_budget(name, budget)
+            parse_budget(name, str(budget))  # as text: in a file, a bare number has no unit
         except HwbmpqError as error:
             problems.append(_problem(profile, "budgets", name, str(error)))
     if problems:
@@ -64,5 +64,5 @@ def _try_out(model: CostModel, quantity: str, profile: HardwareProfile) -> list[
     except MissingFigureError as error:
         return [f"{quantity}: {error}"]
     except HwbmpqError as error:
-        return [f"{quantity} of a 3x3 convolution: {error}"]
+        return [f"{quantity}: {error}"]
     return []

@@ -77,7 +77,9 @@ class FigureLog:
         ]
         if not matches:
             kernel = f" {'x'.join(map(str, kernel_size))}" if kernel_size else ""
-            raise self.missing(f"{block}.table row for {op}{kernel} at {pair}")
+            rows_there = [f"{row.w or 'any'}×{row.a or 'any'}" for row in rows if row.w or row.a]
+            hint = f"it has rows for {', '.join(rows_there)}: choose widths with --bits" if rows_there else ""
+            raise self.missing(f"{block}.table row for {op}{kernel} at {pair}", hint=hint)
         index = -max(matches)[1]
         field = next(name for name in _ROW_FIGURES if getattr(rows[index], name, None) is not None)
         return field, self._take(rows[index], field, f"{block}.table.{index}")

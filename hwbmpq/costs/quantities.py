@@ -56,7 +56,7 @@ class _Quantity(CostOptions):
             if self.quantity != "memory"
             else table.notes
         )
-        return table.named(self.quantity, notes=notes)
+        return table.named(self.quantity, notes=tuple(dict.fromkeys(notes)))
 
 
 def _kernel_notes(

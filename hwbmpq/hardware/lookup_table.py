@@ -192,7 +192,12 @@ def parse_lookup_table(content: bytes, file: str, *, sha256: str | None = None) 
     try:
         return LookupTable.model_validate(data)
     except ValidationError as error:
-        problems = [_problem(file, item) for item in error.errors(include_url=False, include_input=False)]
+        found = error.errors(include_url=False, include_input=False)
+        if any(item["loc"][:1] == ("entries",) and len(item["loc"]) > 1 for item in found):
+            found = [
+                item for item in found if item["type"] != "too_short"
+            ]  # entries that are wrong are there
+        problems = [_problem(file, item) for item in found]
         raise ProfileError(problems) from None
     except ValueError as error:
         raise _failure(file, str(error)) from None
@@ -208,7 +213,7 @@ def _failure(file: str, message: str) -> ProfileError:
 
 def _problem(file: str, error: Any) -> Problem:
     *path, last = error["loc"] or ("",)
-    message = error["msg"].removeprefix("Value error, ")
+    message = "is missing" if error["type"] == "missing" else error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
         message = unknown_key(
             str(last), [info.alias or name for name, info in LookupTable.model_fields.items()]

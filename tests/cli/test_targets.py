@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -29,20 +30,22 @@ def run(capsys: Captured, *arguments: str, code: int = 0) -> str:
     return printed.err if code else printed.out
 
 
-@pytest.mark.parametrize("columns", ["80", "140", "50"])
+@pytest.mark.parametrize("columns", ["80", "140", "60", "50"])
 def test_list_names_every_profile_whatever_the_width(
     columns: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     output = run(capsys, "list")
     assert all(len(line) <= int(columns) for line in output.splitlines())
+    for listing in list_profiles():
+        assert listing.name in output
     if columns != "50":
-        for listing in list_profiles():
-            assert listing.name in output
         assert "2 4 8 fp16 fp32" in output
+        assert "0/86/14" in output
+        assert "25/25/50" in output
+    if columns in ("80", "140"):
         assert "4 GiB" in output
         assert "lookup_table" in output
-        assert "0/86/14" in output
 
 
 def test_list_marks_the_users_own_and_the_broken(capsys: Captured, tmp_path: Path) -> None:
@@ -117,7 +120,7 @@ def test_show_draws_bars_and_totals(capsys: Captured) -> None:
 
 def test_show_says_when_it_does_not_fit(capsys: Captured) -> None:
     output = run(capsys, "show", "stm32f746", "--model", "hwbmpq:vgg16", "--cost", "flash", "--cost", "ram")
-    assert "has to fit in flash (1.000 MiB): does not at W4, W8" in output
+    assert "has to fit in flash (1.000 MiB): does not at W4A8, W8A8" in output
     assert "has to fit in sram (320.0 KiB): does at every width" in output
 
 
@@ -435,6 +438,26 @@ def test_default_budgets_are_held_against_each_width(capsys: Captured, tmp_path:
         "bops",
     )
     # 74,672 weights: 12x is 24.9 KB = 24.3 KiB, between 19.05 at 2 bits and 37.05 at 4
-    assert "default budget 12x: not met at W4A4, W8A8" in output
-    assert "default budget 20 ms: not met at W8A8" in output
-    assert "default budget 30%: not met at W8A8" in output
+    assert re.search(r"default budget 12x \(24.\d+ KiB\): not met at W4A4, W8A8", output)
+    assert "default budget 20 ms (20.00 ms): not met at W8A8" in output
+    assert re.search(r"default budget 30% \(.* Mbit-op\): not met at W8A8", output)
+
+
+def test_memory_that_is_shared_is_said_to_be(capsys: Captured) -> None:
+    output = run(capsys, "show", "imx500", "--model", "hwbmpq:resnet8", "--cost", "memory")
+    assert "does at every width, by itself: weights and activations share it" in " ".join(output.split())
+
+
+def test_a_column_without_numbers_is_explained(capsys: Captured) -> None:
+    output = run(capsys, "compare", "mpic", "x86_onnxruntime", "imx500", "--model", "hwbmpq:resnet8")
+    assert "x86_onnxruntime: no energy: it has no model for it" in output
+    shown = " ".join(run(capsys, "show", "imx500", "--model", "hwbmpq:resnet8").split())
+    assert "(it has rows for int8×int8: choose widths with --bits)" in shown
+
+
+def test_no_note_is_given_twice(capsys: Captured) -> None:
+    content = json.loads(
+        run(capsys, "show", "jetson_nano", "--model", "hwbmpq:resnet8", "--cost", "energy", "--json")
+    )
+    notes = content["costs"]["notes"]["energy"]
+    assert len(notes) == len(set(notes)) > 2

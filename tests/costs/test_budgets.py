@@ -47,6 +47,8 @@ def test_a_budget_is_read(cost: str, text: str | float, field: str, value: float
         ("energy", "-3 uJ", "must be greater than zero"),
         ("memory", "0x", "must be greater than zero"),
         ("memory", "0%", "must be greater than zero"),
+        ("memory", "-3x", "must be greater than zero"),
+        ("bops", "130%", "is more than every layer at its widest"),
         ("latency", float("nan"), "must be greater than zero"),
         ("latency", "fast", "'fast' is no quantity in ms"),
         ("latency", "", "'' is no quantity"),
