@@ -74,6 +74,7 @@ def _add_show(actions: Any, common: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="TARGET", help=TARGET_HELP)
     add_model_options(parser, required=False)
     _add_cost_options(parser)
+    parser.add_argument("--brief", action="store_true", help="leave out the figures and sources")
     parser.add_argument("--all", action="store_true", help="list every layer of a large network")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
@@ -132,7 +133,7 @@ def run_show(args: argparse.Namespace) -> None:
     content: dict[str, Any] = profile_dict(profile)
     console = OutputConsole()
     if not args.json:
-        (print_head if args.model else print_profile)(console, profile)
+        (print_head if args.brief else print_profile)(console, profile)
     if args.model:
         model, graph = describe_model(args)
         costs = _tabulate(graph, profile, args)

@@ -262,3 +262,11 @@ def test_the_shares_count_tables_and_doubts(run: Run, monkeypatch: pytest.Monkey
     assert rows["imx500"].split()[-1] == "25/25/50"  # the size and the energy are uncertain
     assert "l3 8 MiB" in rows["gap8"]  # the last memory that holds weights
     assert "2-8 16" in rows["pynq_z1_bismo"]
+
+
+def test_show_adds_costs_to_the_figures_unless_it_is_to_be_brief(run: Run) -> None:
+    whole = run("show", "mpic", "--model", "hwbmpq:resnet8", "--cost", "latency")
+    brief = run("show", "mpic", "--model", "hwbmpq:resnet8", "--cost", "latency", "--brief")
+    assert "Sources" in whole
+    assert "Sources" not in brief
+    assert whole.endswith(brief.partition("hwbmpq:resnet8 at")[2])
