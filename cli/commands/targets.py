@@ -200,8 +200,8 @@ def _check(file: str, *, is_strict: bool) -> tuple["HardwareProfile", tuple[str,
     remarks = hwbmpq.costs.check_cost_models(profile)
     for mode in profile.modes:
         hwbmpq.costs.check_cost_models(hwbmpq.load_profile(f"{Path(profile.files[-1]).resolve()}@{mode}"))
-    unanswered = [remark for remark in remarks if not remark.startswith("assumed")]
-    if is_strict and unanswered:
+    unanswered = hwbmpq.costs.unanswered_costs(profile) if is_strict else ()
+    if unanswered:
         place = profile.place("cost_models")
         raise hwbmpq.hardware.ProfileError(
             [

@@ -4,6 +4,7 @@ from hwbmpq.costs.budgets import Budget as Budget
 from hwbmpq.costs.budgets import BudgetError as BudgetError
 from hwbmpq.costs.budgets import parse_budget as parse_budget
 from hwbmpq.costs.check import check_cost_models as check_cost_models
+from hwbmpq.costs.check import unanswered_costs as unanswered_costs
 from hwbmpq.costs.figures import FigureLog as FigureLog
 from hwbmpq.costs.model import CostModel as CostModel
 from hwbmpq.costs.model import LayerwiseCost as LayerwiseCost

@@ -3,7 +3,7 @@
 from hwbmpq.costs.budgets import parse_budget
 from hwbmpq.costs.model import CostModel
 from hwbmpq.costs.quantities import chosen_model
-from hwbmpq.errors import HwbmpqError, MissingFigureError
+from hwbmpq.errors import HwbmpqError
 from hwbmpq.hardware.problems import Problem, ProfileError
 from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.widths import candidates, weight_widths
@@ -26,20 +26,16 @@ _PROBE = Layer(
 
 
 def check_cost_models(profile: HardwareProfile) -> tuple[str, ...]:
-    """Try the profile's cost models on a 3x3 convolution.
+    """Remarks on a profile: costs that it cannot answer yet, and its assumed and uncertain figures.
 
-    Unknown models, options and budgets raise ``ProfileError``. Missing figures are no fault of the file: they
-    are returned as remarks, and so are assumed and uncertain figures.
+    Unknown models, options and budgets raise ``ProfileError``. A missing figure is no fault of the file.
     """
-    problems, remarks = [], []
+    problems = []
     for quantity, choice in profile.cost_models.items():
         try:
-            model = chosen_model(quantity, choice)
+            chosen_model(quantity, choice)
         except HwbmpqError as error:
             problems.append(_problem(profile, "cost_models", quantity, str(error)))
-            continue
-        if not profile.abstract:
-            remarks += _try_out(model, quantity, profile)
     for name, budget in profile.budgets.items():
         try:
             parse_budget(name, str(budget))  # as text: in a file, a bare number has no unit
@@ -48,9 +44,21 @@ def check_cost_models(profile: HardwareProfile) -> tuple[str, ...]:
     if problems:
         raise ProfileError(problems)
     doubtful = [path for path, figure, _ in profile.figures() if figure.is_doubtful]
-    if doubtful:
-        remarks.append(f"assumed or uncertain: {', '.join(doubtful)}")
-    return tuple(remarks)
+    return (
+        *unanswered_costs(profile),
+        *([f"assumed or uncertain: {', '.join(doubtful)}"] if doubtful else []),
+    )
+
+
+def unanswered_costs(profile: HardwareProfile) -> tuple[str, ...]:
+    """Why the profile's cost models cannot cost a 3x3 convolution, if they cannot."""
+    if profile.abstract:
+        return ()
+    return tuple(
+        remark
+        for quantity, choice in profile.cost_models.items()
+        for remark in _try_out(chosen_model(quantity, choice), quantity, profile)
+    )
 
 
 def _problem(profile: HardwareProfile, block: str, key: str, message: str) -> Problem:
@@ -61,8 +69,6 @@ def _try_out(model: CostModel, quantity: str, profile: HardwareProfile) -> list[
     try:
         precisions = candidates(profile, weight_widths(profile, _PROBE.kind), op=_PROBE.kind)
         model.tabulate([_PROBE], profile, precisions)
-    except MissingFigureError as error:
-        return [f"{quantity}: {error}"]
     except HwbmpqError as error:
         return [f"{quantity}: {error}"]
     return []

@@ -13,7 +13,6 @@ from hwbmpq.hardware.schema import known_op
 
 MOST_BYTES = 8 << 20
 """Of all tables of a profile together."""
-SCHEMA_ID = "hwbmpq/lut/v1"
 UNITS: Mapping[str, tuple[str, float]] = {
     "s": ("latency", 1e3),
     "ms": ("latency", 1.0),

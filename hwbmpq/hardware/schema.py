@@ -117,20 +117,15 @@ class Sourced(Block):
         return self.kind in DOUBTFUL_KINDS
 
 
-class Figure(Block):
+class Figure(Sourced):
     """A number about the device, and where it comes from."""
 
     value: float = Field(allow_inf_nan=False)
     kind: Kind | None = Field(default=None, description="how the figure was obtained")
     src: SourceIds = Field(default=(), description="ids in `sources`; may be left out for `kind: assumed`")
-    note: Text | None = None
     uncertainty: float | None = Field(
         default=None, ge=0, allow_inf_nan=False, description="± in the figure's unit"
     )
-
-    @property
-    def is_doubtful(self) -> bool:
-        return self.kind in DOUBTFUL_KINDS
 
 
 class Quantity:
