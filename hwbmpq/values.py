@@ -1,6 +1,7 @@
 """Plain values that pass between the parts of hwbmpq. No torch here."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import prod
 
 FLOAT_BITS = 32
@@ -141,3 +142,16 @@ class Schedule:
     steps: tuple[str, ...]
     """What is computed at each step: a layer's or an operation's name."""
     tensors: tuple[StoredTensor, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sensitivity:
+    """How much each layer needs its bits, as measured by a ``method``."""
+
+    method: str
+    scores: Mapping[str, float]
+    """By layer name; higher means it needs more bits."""
+    errors: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    """By layer name and weight width: what quantizing the weights so is expected to cost."""
+    remarks: tuple[str, ...] = ()
+    """What to know before believing them."""

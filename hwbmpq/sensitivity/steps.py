@@ -1,0 +1,107 @@
+"""Batch after batch through a quantized copy of the network, up to the loss and its gradients."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from hwbmpq.errors import HwbmpqError, NonFiniteError
+from hwbmpq.quant import CALIBRATION_BATCHES, InputQuantizer
+from hwbmpq.sensitivity.loss import classification_loss
+from hwbmpq.sensitivity.measurement import Batch, Measurement
+from hwbmpq.sensitivity.tap import WeightTap
+from hwbmpq.values import FLOAT_BITS
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One batch that has gone forward."""
+
+    name: str
+    """``batch 3``, for errors."""
+    images: int
+    loss: Tensor
+    leaves: dict[str, list[Tensor]]
+    """By layer: the weights that entered its quantizer, one for each run of the layer."""
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The loss's gradient by each layer's weight, added up over its runs."""
+        flat = [leaf for leaves in self.leaves.values() for leaf in leaves]
+        # None: the loss does not depend on it (a head whose answer is not the first).
+        found = iter(torch.autograd.grad(self.loss, flat, materialize_grads=True))
+        gradients = {name: torch.stack([next(found) for _ in ls]).sum(0) for name, ls in self.leaves.items()}
+        for name, gradient in gradients.items():
+            self.check_finite(name, gradient)
+        return gradients
+
+    def check_finite(self, layer: str, gradient: Tensor) -> None:
+        if not bool(torch.isfinite(gradient).all()):
+            raise NonFiniteError(
+                f"{self.name}: the gradient of layer {layer!r} holds infinite or NaN values",
+                hint="check the loaded weights; in half precision, convert the network to float32 first",
+            )
+
+
+def run_steps(measurement: Measurement, network: nn.Module) -> Iterator[Step]:
+    """Calibrate the input quantizers on the first batches, then take all batches one by one.
+
+    ``network`` is one of the measurement's copies. The batches are gone through once, so that a generator will do.
+    """
+    batches = (
+        _checked(batch, f"batch {number}", network) for number, batch in enumerate(measurement.batches)
+    )
+    first = list(islice(batches, CALIBRATION_BATCHES))
+    if not first:
+        raise HwbmpqError("there are no images to measure sensitivity with", hint="give at least one batch")
+    if any(precision.activation_bits != FLOAT_BITS for precision in measurement.precisions.values()):
+        _calibrate(network, first)
+    tap = WeightTap(network, measurement.layers)
+    for number, (images, labels) in enumerate(chain(first, batches)):
+        name = f"batch {number}"
+        output, leaves = _forward(tap.run, images, name)
+        loss = classification_loss(output, labels, name)
+        yield Step(name=name, images=len(labels), loss=loss, leaves=leaves)
+        if measurement.on_batch is not None:
+            measurement.on_batch(number + 1)
+
+
+def _calibrate(network: nn.Module, batches: Iterable[Batch]) -> None:
+    """Only the quantizers learn, as in training; norms keep their statistics."""
+    quantizers = [module for module in network.modules() if isinstance(module, InputQuantizer)]
+    for quantizer in quantizers:
+        quantizer.train()
+    with torch.no_grad():
+        for number, (images, _) in enumerate(batches):
+            _forward(network, images, f"batch {number}")
+    for quantizer in quantizers:
+        quantizer.eval()
+
+
+def _forward(run: Callable[[Tensor], Result], images: Tensor, name: str) -> Result:
+    try:
+        return run(images)
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+        raise HwbmpqError(
+            f"{name}: the network cannot take images of shape {tuple(images.shape)}: {error}",
+            hint="give images of the size that the network was described with",
+        ) from error
+
+
+def _checked(batch: object, name: str, network: nn.Module) -> Batch:
+    """A batch as the network takes it: on its device, in its number format, labels as integers."""
+    images, labels = batch if isinstance(batch, (tuple, list)) and len(batch) == 2 else (None, None)
+    if not isinstance(images, Tensor) or not isinstance(labels, Tensor):
+        raise HwbmpqError(f"{name} is no pair of tensors (images, labels)")
+    if labels.is_floating_point() or labels.dim() != 1 or len(labels) != len(images) or not len(labels):
+        raise HwbmpqError(
+            f"{name}: {len(images)} images need as many whole numbers as labels, "
+            f"not {labels.dtype} of shape {tuple(labels.shape)}"
+        )
+    like = next((p for p in network.parameters() if p.is_floating_point()), images)
+    dtype = like.dtype if images.is_floating_point() else images.dtype
+    return images.to(like.device, dtype), labels.to(like.device, torch.int64)

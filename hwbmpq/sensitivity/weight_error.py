@@ -1,0 +1,38 @@
+"""How far rounding moves the weights: needs no data, and does not know what the network makes of it."""
+
+from collections.abc import Iterable
+
+from torch import Tensor
+
+from hwbmpq.quant.layers import QuantizedLayer
+from hwbmpq.sensitivity.measurement import Measurement, rounding_error
+from hwbmpq.sensitivity.registry import register
+from hwbmpq.sensitivity.tap import WeightTap
+from hwbmpq.values import Sensitivity
+
+
+@register("weight_error", needs_data=False)
+def measure(measurement: Measurement) -> Sensitivity:
+    """Errors ||W - Q(W)||²; the score is the one at the narrowest width, relative to ||W||²."""
+    tap = WeightTap(measurement.float_copy(), measurement.layers)
+    weights = tap.weights_alone()
+    errors = {
+        name: squared_errors(tap.layers[name], weight, measurement.widths[name])
+        for name, weight in weights.items()
+    }
+    scores = {name: _relative(errors[name], weight) for name, weight in weights.items()}
+    return Sensitivity(method="weight_error", scores=scores, errors=errors)
+
+
+def squared_errors(layer: QuantizedLayer, weight: Tensor, widths: Iterable[int]) -> dict[int, float]:
+    """||W - Q(W)||² at each width, narrowest first."""
+    return {bits: _squared_norm(rounding_error(layer, weight, bits)) for bits in sorted(set(widths))}
+
+
+def _relative(errors: dict[int, float], weight: Tensor) -> float:
+    norm = _squared_norm(weight)
+    return errors[min(errors)] / norm if norm else 0.0  # zeros are rounded to zeros
+
+
+def _squared_norm(values: Tensor) -> float:
+    return float(values.double().square().sum())
