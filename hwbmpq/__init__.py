@@ -17,11 +17,16 @@ if not (_HERE / "cli").is_dir():
 __version__ = "0.1.0.dev0"
 
 if _TYPE_CHECKING:
+    from hwbmpq import allocate as allocate
     from hwbmpq import costs as costs
     from hwbmpq import graph as graph
     from hwbmpq import hardware as hardware
     from hwbmpq import models as models
     from hwbmpq import quant as quant
+    from hwbmpq import sensitivity as sensitivity
+    from hwbmpq import training as training
+    from hwbmpq.allocate import Allocation as Allocation
+    from hwbmpq.allocate import InfeasibleBudget as InfeasibleBudget
     from hwbmpq.costs import CostModel as CostModel
     from hwbmpq.costs import CostTable as CostTable
     from hwbmpq.errors import HwbmpqError as HwbmpqError
@@ -32,18 +37,24 @@ if _TYPE_CHECKING:
     from hwbmpq.host_memory import keep_freed_memory as keep_freed_memory
     from hwbmpq.values import Layer as Layer
     from hwbmpq.values import Precision as Precision
+    from hwbmpq.values import Sensitivity as Sensitivity
     from hwbmpq.values import TieGroup as TieGroup
     from hwbmpq.values import Uncovered as Uncovered
 
-_SUBMODULES = frozenset({"costs", "graph", "hardware", "models", "quant"})
+_SUBMODULES = frozenset(
+    {"allocate", "costs", "graph", "hardware", "models", "quant", "sensitivity", "training"}
+)
 _HOME_OF = {
+    "Allocation": "hwbmpq.allocate",
     "CostModel": "hwbmpq.costs",
     "CostTable": "hwbmpq.costs",
     "HardwareProfile": "hwbmpq.hardware",
     "HwbmpqError": "hwbmpq.errors",
+    "InfeasibleBudget": "hwbmpq.allocate",
     "Layer": "hwbmpq.values",
     "LayerGraph": "hwbmpq.graph",
     "Precision": "hwbmpq.values",
+    "Sensitivity": "hwbmpq.values",
     "TieGroup": "hwbmpq.values",
     "Uncovered": "hwbmpq.values",
     "describe": "hwbmpq.graph",

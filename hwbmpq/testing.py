@@ -5,11 +5,18 @@ For tests, ours and those of plug-ins; nothing in hwbmpq imports this module.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from itertools import chain
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from hwbmpq.values import Layer
+
+Numbers = Mapping[str, Mapping[Any, float]]
+"""By layer and choice."""
 
 
 def reference_weights(weights: Sequence[float], bits: int) -> tuple[list[float], float]:
@@ -97,3 +104,62 @@ def linear_layer(
         out_channels=out_channels,
         **fields,
     )
+
+
+def best_by_enumeration(
+    values: Numbers,
+    costs: Mapping[str, Numbers | Sequence[Numbers]],
+    budgets: Mapping[str, float],
+    ties: Sequence[Sequence[str]] = (),
+) -> tuple[float, dict[str, Any]] | None:
+    """The largest objective of an allocation problem and its bits, by trying everything; None if nothing fits.
+
+    Sums are first taken in floating point for all combinations at once; whether a budget holds is then decided in
+    exact arithmetic, from the best combination downwards. Values below 1e-9 of the largest count as zero.
+    """
+    groups = _tie_groups(list(values), ties)
+    choices = [sorted(set.intersection(*(set(values[layer]) for layer in group))) for group in groups]
+    noise = 1e-9 * max(abs(value) for numbers in values.values() for value in numbers.values())
+    clean = {
+        n: {c: v if abs(v) >= noise else 0.0 for c, v in numbers.items()} for n, numbers in values.items()
+    }
+    rows = [
+        (table, budgets[name])
+        for name, cost in costs.items()
+        if name in budgets
+        for table in ([cost] if isinstance(cost, Mapping) else cost)
+    ]
+    objective = _all_sums(clean, groups, choices)
+    may_fit = np.ones(objective.shape, dtype=bool)
+    for table, budget in rows:
+        may_fit &= _all_sums(table, groups, choices) <= budget + 1e-9 * abs(budget)
+    for position in np.argsort(-objective, axis=None, kind="stable"):
+        if not may_fit.flat[position]:
+            continue
+        picks = np.unravel_index(int(position), objective.shape)
+        bits = {n: choices[g][int(j)] for g, j in enumerate(picks) for n in groups[g]}
+        if all(_exact_sum(table, bits) <= Fraction(budget) for table, budget in rows):
+            return math.fsum(clean[layer][bits[layer]] for layer in values), bits
+    return None
+
+
+def _tie_groups(layers: Sequence[str], ties: Sequence[Sequence[str]]) -> list[list[str]]:
+    groups = [[layer] for layer in layers]
+    for tie in ties:
+        together = [group for group in groups if set(group) & set(tie)]
+        groups = [group for group in groups if group not in together] + [list(chain(*together))]
+    return groups
+
+
+def _all_sums(table: Numbers, groups: list[list[str]], choices: list[list[Any]]) -> Any:
+    """An array with one axis per group."""
+    total = np.zeros([len(options) for options in choices])
+    for axis, (group, options) in enumerate(zip(groups, choices, strict=True)):
+        numbers = [sum(table[layer][choice] for layer in group if layer in table) for choice in options]
+        shape = [-1 if other == axis else 1 for other in range(len(groups))]
+        total = total + np.array(numbers, dtype=float).reshape(shape)
+    return total
+
+
+def _exact_sum(table: Numbers, bits: Mapping[str, Any]) -> Fraction:
+    return sum((Fraction(numbers[bits[layer]]) for layer, numbers in table.items()), Fraction(0))

@@ -20,9 +20,21 @@ FOLDERS = {
 OPEN_TO_ALL = {"errors", "values"}
 MAY_IMPORT = {
     # For type checkers only: names resolve on first use.
-    "__init__": {"costs", "graph", "hardware", "host_memory", "models", "quant"},
+    "__init__": {
+        "allocate",
+        "costs",
+        "graph",
+        "hardware",
+        "host_memory",
+        "models",
+        "quant",
+        "sensitivity",
+        "training",
+    },
     "__main__": {"cli"},
-    "cli": {"cli", "", "costs", "graph", "hardware", "models"},  # all but cli for type checkers only
+    "allocate": {"allocate", "costs"},
+    # All but cli and pipeline for type checkers only.
+    "cli": {"cli", "", "allocate", "costs", "graph", "hardware", "models", "pipeline", "report"},
     "costs": {"costs", "hardware"},
     "errors": set(),
     "graph": {"graph", "quant"},
@@ -30,26 +42,37 @@ MAY_IMPORT = {
     "hardware_profiles": set(),
     "host_memory": set(),
     "models": {"models", "torchvision_import"},
+    "pipeline": {"allocate", "costs", "graph", "hardware", "quant", "report", "sensitivity", "training"},
     "quant": {"quant"},
+    "report": {"allocate", "costs"},
+    "sensitivity": {"sensitivity", "quant"},
     "testing": {"quant", "graph"},
+    "training": {"training"},
     "torchvision_import": set(),
     "values": set(),
 }
 HOME_OF = {
+    "highspy": {"allocate"},
+    "matplotlib": {"cli"},
     "pydantic": {"hardware", "costs"},
+    "pyomo": {"allocate"},
     "rich": {"cli"},
     "safetensors": {"models"},
+    "sklearn": {"training"},
+    "swiglpk": {"allocate"},
     "timm": set(),
     "yaml": {"hardware"},
 }
 WITHOUT_TORCH = {
     "__init__",
     "__main__",
+    "allocate",
     "cli",
     "costs",
     "errors",
     "hardware",
     "host_memory",
+    "report",
     "testing",
     "values",
 }

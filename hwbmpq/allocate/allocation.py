@@ -1,0 +1,114 @@
+"""``Allocation``: the choice of every layer, what it costs, and how far it is proven."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hwbmpq.allocate.ilp import IntegerProgram
+from hwbmpq.allocate.problem import AllocationError, Choice, Problem
+from hwbmpq.costs.table import Number
+from hwbmpq.values import Precision
+
+PROOF = 1e-6
+"""Relative gap up to which an allocation counts as proven optimal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """Layer name -> choice, with its costs and proof."""
+
+    bits: Mapping[str, Choice]
+    objective: float
+    bound: float
+    """No allocation within the budgets has a larger objective."""
+    costs: Mapping[str, Number]
+    budgets: Mapping[str, Number]
+    solver: str
+    seconds: float
+    problem: Problem | None = field(default=None, repr=False, compare=False)
+    """What was solved. Not part of the JSON, like the program."""
+    program: IntegerProgram | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def slack(self) -> dict[str, Number]:
+        """What each budget has left."""
+        return {name: budget - self.costs[name] for name, budget in self.budgets.items()}
+
+    @property
+    def gap(self) -> float:
+        """How much better the best allocation might still be, relative to this one."""
+        difference = max(0.0, self.bound - self.objective)
+        if difference == 0:
+            return 0.0
+        return difference / abs(self.objective) if self.objective else math.inf
+
+    @property
+    def optimal(self) -> bool:
+        """Whether it is proven that no allocation is better by more than 1e-6, relatively."""
+        return self.gap <= PROOF
+
+    @property
+    def model(self) -> Any:
+        """The integer program as a Pyomo model, with the solver's answer in it."""
+        if self.program is None:
+            raise AllocationError("an allocation that was read from JSON has no model", hint="solve it again")
+        return self.program.model
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON: widths as numbers, pairs as lists, precisions as ``W4A8``."""
+        return {
+            "bits": {layer: _to_json(choice) for layer, choice in self.bits.items()},
+            "objective": self.objective,
+            "bound": self.bound,
+            "gap": self.gap if math.isfinite(self.gap) else None,
+            "optimal": self.optimal,
+            "costs": dict(self.costs),
+            "budgets": {n: b if math.isfinite(b) else None for n, b in self.budgets.items()},
+            "slack": {n: s if math.isfinite(s) else None for n, s in self.slack.items()},
+            "solver": self.solver,
+            "seconds": self.seconds,
+        }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> "Allocation":
+        try:
+            return cls(
+                bits={layer: _from_json(choice) for layer, choice in content["bits"].items()},
+                objective=float(content["objective"]),
+                bound=float(content["bound"]),
+                costs=dict(content["costs"]),
+                budgets={n: math.inf if b is None else b for n, b in content["budgets"].items()},
+                solver=str(content["solver"]),
+                seconds=float(content["seconds"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise AllocationError(f"this is no allocation: {type(error).__name__}: {error}") from None
+
+    def to_json(self, **options: Any) -> str:
+        return json.dumps(self.to_dict(), allow_nan=False, **options)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Allocation":
+        try:
+            content = json.loads(text)
+        except ValueError as error:
+            raise AllocationError(f"this is no allocation: {error}") from None
+        return cls.from_dict(content)
+
+
+def _to_json(choice: Choice) -> int | list[int] | str:
+    if isinstance(choice, Precision):
+        return str(choice)
+    return list(choice) if isinstance(choice, tuple) else choice
+
+
+def _from_json(choice: Any) -> Choice:
+    if isinstance(choice, str):
+        weight, _, activation = choice.removeprefix("W").partition("A")
+        return Precision(weight_bits=int(weight), activation_bits=int(activation))
+    if isinstance(choice, list):
+        weight_bits, activation_bits = choice
+        return int(weight_bits), int(activation_bits)
+    return int(choice)

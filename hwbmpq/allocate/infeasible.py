@@ -1,0 +1,218 @@
+"""Budgets that cannot be met: why, and the least that has to give."""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from hwbmpq.allocate.problem import Choice, Problem, Table
+from hwbmpq.costs.table import Number
+from hwbmpq.errors import HwbmpqError
+
+Bits = Mapping[str, Choice]
+FindBest = Callable[[Problem], Bits | None]
+"""The best bits of a problem, or None if there are none within its budgets."""
+
+_CLOSE = Fraction(1, 10**9)
+"""Relative width at which a bisection ends."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BudgetReport:
+    """What is wrong with one budget."""
+
+    cost: str
+    budget: Number
+    smallest: Number
+    """The least that this cost can be, whatever the others are."""
+    smallest_bits: Mapping[str, Choice]
+    relaxation: Number | None
+    """The smallest budget that works while all others stay; None if no budget on this cost does."""
+    fixed: Mapping[str, Number]
+    """What layers without a choice contribute to the smallest value."""
+
+    @property
+    def is_reachable(self) -> bool:
+        return Fraction(self.smallest) <= Fraction(self.budget)
+
+
+class InfeasibleBudget(HwbmpqError):  # noqa: N818 (a state of the budgets, and the name users know)
+    """Budgets that no allocation meets."""
+
+    def __init__(self, problem: Problem, find_best: FindBest) -> None:
+        finder = _Finder(problem, find_best)
+        self.reports = tuple(finder.report(cost) for cost in problem.budgets if _is_finite(problem, cost))
+        """One for each budget."""
+        self.conflict = () if self.unreachable else finder.conflict()
+        """The fewest budgets that exclude each other, if each alone can be met."""
+        self.suggestion = finder.suggestion(self.reports)
+        """Budgets that can be met, raised no more than necessary."""
+        super().__init__(self._message(), hint=self._hint(problem))
+
+    @property
+    def unreachable(self) -> tuple[str, ...]:
+        """Costs whose budget is below the least that is possible."""
+        return tuple(report.cost for report in self.reports if not report.is_reachable)
+
+    def _message(self) -> str:
+        if self.unreachable:
+            parts = [
+                f"{r.cost} is at least {_plain(r.smallest)}, the budget is {_plain(r.budget)}"
+                for r in self.reports
+                if not r.is_reachable
+            ]
+            return "the budgets cannot be met: " + "; ".join(parts)
+        return f"the budgets on {' and '.join(self.conflict)} can each be met, but not together"
+
+    def _hint(self, problem: Problem) -> str:
+        raised = {n: b for n, b in self.suggestion.items() if b != problem.budgets[n]}
+        return "these budgets can be met: " + ", ".join(f"{n}={_plain(b)}" for n, b in raised.items())
+
+
+def _is_finite(problem: Problem, cost: str) -> bool:
+    return math.isfinite(problem.budgets[cost])
+
+
+def _plain(number: Number) -> str:
+    return f"{number:,}" if isinstance(number, int) else repr(number)
+
+
+class _Finder:
+    def __init__(self, problem: Problem, find_best: FindBest) -> None:
+        self._problem, self._find_best = problem, find_best
+
+    def report(self, cost: str) -> BudgetReport:
+        smallest = self._smallest_bits(cost, {})
+        assert smallest is not None, "without budgets everything is allowed"
+        others = {name: budget for name, budget in self._problem.budgets.items() if name != cost}
+        relaxed = self._smallest_bits(cost, others)
+        fixed_layers = [
+            name for group in self._problem.groups if len(group.choices) == 1 for name in group.layers
+        ]
+        row = max(self._problem.rows_of(cost), key=lambda row: row.exact_total(smallest))
+        return BudgetReport(
+            cost=cost,
+            budget=self._problem.budgets[cost],
+            smallest=self._rounded_up(cost, smallest),
+            smallest_bits=smallest,
+            relaxation=None if relaxed is None else self._rounded_up(cost, relaxed),
+            fixed={
+                layer: row.costs[layer][smallest[layer]] for layer in fixed_layers if row.costs.get(layer)
+            },
+        )
+
+    def conflict(self) -> tuple[str, ...]:
+        budgets = self._problem.budgets
+        for count in range(2, len(budgets) + 1):
+            for names in itertools.combinations(budgets, count):
+                some = self._problem.with_budgets({name: budgets[name] for name in names})
+                if self._find_best(some) is None:
+                    return names
+        raise AssertionError("the budgets together are infeasible")
+
+    def suggestion(self, reports: tuple[BudgetReport, ...]) -> dict[str, Number]:
+        """Raise one budget if that is enough, the one that grows the least; else all that are below their smallest
+        value to that, and then one; else all by the same factor."""
+        budgets = dict(self._problem.budgets)
+        for raised in (budgets, budgets | {r.cost: r.smallest for r in reports if not r.is_reachable}):
+            if self._find_best(self._problem.with_budgets(raised)) is not None:
+                return raised
+            best = self._raise_one(raised)
+            if best is not None:
+                return best
+        return self._raise_all(raised)
+
+    def _raise_one(self, budgets: dict[str, Number]) -> dict[str, Number] | None:
+        options = []
+        for cost, budget in budgets.items():
+            others = {name: other for name, other in budgets.items() if name != cost}
+            bits = self._smallest_bits(cost, others) if math.isfinite(budget) else None
+            if bits is not None:
+                needed = self._rounded_up(cost, bits)
+                options.append((_growth(budget, needed), budgets | {cost: needed}))
+        return min(options, key=lambda option: option[0])[1] if options else None
+
+    def _raise_all(self, budgets: dict[str, Number]) -> dict[str, Number]:
+        def scaled(factor: Fraction) -> dict[str, Number]:
+            return {
+                name: float(Fraction(b) * factor) if math.isfinite(b) else b for name, b in budgets.items()
+            }
+
+        def factor_of(bits: Bits) -> Fraction:
+            totals = {cost: self._exact_total(cost, bits) for cost in budgets if math.isfinite(budgets[cost])}
+            return max(total / Fraction(budgets[cost]) for cost, total in totals.items() if budgets[cost])
+
+        def find(factor: Fraction) -> Bits | None:
+            return self._find_best(self._problem.with_budgets(scaled(factor)))
+
+        widest = self._problem.bits([0] * len(self._problem.groups))
+        bits = _bisect(Fraction(1), widest, factor_of, find)
+        return {name: max(b, self._rounded_up(name, bits)) for name, b in budgets.items()}
+
+    def _smallest_bits(self, cost: str, others: Mapping[str, Number]) -> Bits | None:
+        """Where a cost is smallest under the other budgets; None if those cannot be met."""
+        rows = self._problem.rows_of(cost)
+        cheapest = self._problem.with_values(_negative_sum([row.costs for row in rows], self._problem))
+        bits = self._find_best(cheapest.with_budgets(others))
+        if bits is None or len(rows) == 1:
+            return bits
+
+        def find(total: Fraction) -> Bits | None:
+            return self._find_best(cheapest.with_budgets({**others, cost: float(total)}))
+
+        floor = max(_least(row.costs, self._problem) + Fraction(row.constant) for row in rows)
+        return _bisect(floor, bits, lambda bits: self._exact_total(cost, bits), find)
+
+    def _exact_total(self, cost: str, bits: Bits) -> Fraction:
+        return max(row.exact_total(bits) for row in self._problem.rows_of(cost))
+
+    def _rounded_up(self, cost: str, bits: Bits) -> Number:
+        """A cost as a number that, taken as a budget, is met by these bits."""
+        total = self._problem.total(cost, bits)
+        exact = self._exact_total(cost, bits)
+        return total if Fraction(total) >= exact else math.nextafter(total, math.inf)
+
+
+def _negative_sum(tables: list[Table], problem: Problem) -> Table:
+    """Values that prefer what is cheap in all tables together."""
+    return {
+        layer: {choice: -sum(t[layer][choice] for t in tables if layer in t) for choice in choices}
+        for layer, choices in problem.values.items()
+    }
+
+
+def _least(table: Table, problem: Problem) -> Fraction:
+    return sum(
+        (
+            min(
+                sum((Fraction(table[layer][choice]) for layer in group.layers if layer in table), Fraction(0))
+                for choice in group.choices
+            )
+            for group in problem.groups
+        ),
+        Fraction(0),
+    )
+
+
+def _growth(budget: Number, needed: Number) -> float:
+    return float(needed) / float(budget) if budget > 0 else math.inf
+
+
+def _bisect(
+    low: Fraction, bits: Bits, measure: Callable[[Bits], Fraction], find: Callable[[Fraction], Bits | None]
+) -> Bits:
+    """Bits with the smallest measure, starting from some; ``low`` is known to be too small, or just right."""
+    first = find(low)
+    if first is not None:
+        return first
+    high = measure(bits)
+    while high - low > _CLOSE * abs(high):
+        middle = (low + high) / 2
+        found = find(middle)
+        if found is None:
+            low = middle
+        else:
+            bits = found
+            high = min(middle, measure(found))
+    return bits

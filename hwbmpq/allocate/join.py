@@ -1,0 +1,114 @@
+"""The best pair of two lists of partial assignments that fits the room, without trying all pairs."""
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwbmpq.allocate.tableau import Floats
+
+_ALL_PAIRS = 500_000
+"""Up to so many pairs, trying them all is fastest."""
+_MOST_PAIRS = 12_000_000
+_CHUNK = 1_000_000
+_MOST_AXES = 3
+_NARROW = 0.5
+
+Half = tuple[Floats, Floats]
+"""Values, and states × rows of costs."""
+Indices = NDArray[np.int64]
+
+
+def best_pair(
+    first: Half, second: Half, room: Floats, prices: Floats, floor: float
+) -> tuple[tuple[int, int] | None, bool]:
+    """Positions of the pair with the largest value among those that fit and reach the floor, and whether all such
+    pairs were looked at.
+
+    A pair reaches the floor if value - prices·cost, and with it the value less what it leaves of the room at these
+    prices, is no smaller. So it can leave only so much of a priced row: it must land in a narrow box, and a grid
+    of boxes finds the partners.
+    """
+    best: tuple[float, tuple[int, int] | None] = (floor + float(prices @ room), None)
+    if len(first[0]) * len(second[0]) <= _ALL_PAIRS:
+        candidates: Iterator[tuple[Indices, Indices]] = _all_pairs(len(first[0]), len(second[0]))
+        is_whole = True
+    else:
+        lowest = floor - (first[0] - first[1] @ prices).max() - (second[0] - second[1] @ prices).max()
+        candidates, is_whole = _neighbours(first[1], second[1], room, prices, leftover=-lowest)
+    for one, other in candidates:
+        fits = (first[1][one] + second[1][other] <= room).all(axis=1)
+        values = np.where(fits, first[0][one] + second[0][other], -np.inf)
+        top = int(values.argmax())
+        if values[top] >= best[0] and (best[1] is None or values[top] > best[0]):
+            best = float(values[top]), (int(one[top]), int(other[top]))
+    return best[1], is_whole
+
+
+def _all_pairs(count: int, others: int) -> Iterator[tuple[Indices, Indices]]:
+    yield np.repeat(np.arange(count), others), np.tile(np.arange(others), count)
+
+
+def _neighbours(
+    first: Floats, second: Floats, room: Floats, prices: Floats, *, leftover: float
+) -> tuple[Iterator[tuple[Indices, Indices]], bool]:
+    """Pairs whose costs add up to just below the room, by a grid over the rows that pin them down best."""
+    window = np.where(prices > 0, leftover / np.where(prices > 0, prices, 1.0), np.inf) * (1 + 1e-9)
+    low, high = second.min(axis=0), second.max(axis=0)
+    share = window / np.maximum(high - low, np.finfo(float).tiny)
+    axes = [int(r) for r in np.argsort(share, kind="stable")[:_MOST_AXES] if share[r] < _NARROW]
+    axes = axes or [int(share.argmin())]
+    width = np.maximum(np.minimum(window[axes], high[axes] - low[axes]), np.finfo(float).tiny)
+    cells = np.floor((second[:, axes] - low[axes]) / width).astype(np.int64)
+    sizes = cells.max(axis=0) + 1
+    keys = _key(cells, sizes)
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    wanted = np.floor((room[axes] - first[:, axes] - low[axes]) / width)
+    wanted = np.clip(wanted, -2, sizes + 1).astype(np.int64)
+    spans = _spans(wanted, sizes, keys)
+    pairs = sum(int(counts.sum()) for _, counts in spans)
+    return _chunks(spans, order), pairs <= _MOST_PAIRS
+
+
+def _key(cells: Indices, sizes: Indices) -> Indices:
+    key = np.zeros(len(cells), dtype=np.int64)
+    for axis, size in enumerate(sizes):
+        key = key * int(size) + cells[:, axis]
+    return key
+
+
+def _spans(wanted: Indices, sizes: Indices, keys: Indices) -> list[tuple[Indices, Indices]]:
+    """Starts and counts in the sorted keys of each state's partners: its cell and the one below, on every axis."""
+    spans = []
+    for steps in itertools.product((-1, 0), repeat=wanted.shape[1] - 1):
+        cells = wanted.copy()
+        cells[:, :-1] += np.array(steps, dtype=np.int64)
+        inside = ((cells[:, :-1] >= 0) & (cells[:, :-1] < sizes[:-1])).all(axis=1)
+        bottom, top = np.maximum(cells[:, -1] - 1, 0), np.minimum(cells[:, -1], sizes[-1] - 1)
+        inside &= bottom <= top
+        ends = []
+        for last, side in ((bottom, "left"), (top, "right")):
+            corner = np.where(inside[:, None], np.column_stack([cells[:, :-1], last]), 0)
+            ends.append(np.searchsorted(keys, _key(corner, sizes), side=side))  # type: ignore[call-overload]
+        spans.append((ends[0], np.where(inside, ends[1] - ends[0], 0)))
+    return spans
+
+
+def _chunks(spans: list[tuple[Indices, Indices]], order: Indices) -> Iterator[tuple[Indices, Indices]]:
+    """The pairs, a manageable number at a time; too many are cut off."""
+    left = _MOST_PAIRS
+    for starts, counts in spans:
+        states = np.flatnonzero(counts)
+        ends = counts[states].cumsum()
+        position = 0
+        while position < len(states) and left > 0:
+            done = ends[position - 1] if position else 0
+            stop = max(position + 1, int(np.searchsorted(ends, done + min(_CHUNK, left), side="right")))
+            part = states[position:stop]
+            repeated = np.repeat(part, counts[part])
+            offsets = np.arange(len(repeated)) - np.repeat(counts[part].cumsum() - counts[part], counts[part])
+            yield repeated, order[starts[repeated] + offsets]
+            left -= len(repeated)
+            position = stop

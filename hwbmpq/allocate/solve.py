@@ -1,0 +1,185 @@
+"""``solve``: numbers in, bits out."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hwbmpq.allocate.allocation import PROOF, Allocation
+from hwbmpq.allocate.ilp import IntegerProgram
+from hwbmpq.allocate.infeasible import InfeasibleBudget
+from hwbmpq.allocate.problem import Choice, Cost, Problem, Table, Ties, build_problem
+from hwbmpq.allocate.search import ExactSearch, Found, Picks
+from hwbmpq.allocate.solvers import Solver, SolverError, first_that_works, solvers_for
+from hwbmpq.allocate.tableau import Tableau, build_tableau, presolve
+from hwbmpq.allocate.widen import widen_for_free
+from hwbmpq.costs.table import Number
+
+DEFAULT_SECONDS = 60.0
+"""Time limit if none is given: nothing ever hangs."""
+_FEW_ROWS = 8
+"""Rows that are looked at from the start; of many (the steps of a schedule), most never matter."""
+
+
+def solve(
+    values: Table,
+    costs: Mapping[str, Cost],
+    budgets: Mapping[str, Number],
+    ties: Ties = (),
+    solver: str = "auto",
+    time_limit: float | None = None,
+) -> Allocation:
+    """The choice for every layer that has the largest sum of ``values[layer][choice]`` within all budgets.
+
+    ``costs[name][layer][choice]`` adds up over the layers; a list of such tables (or a ``CostTable`` with several
+    rows) must hold row by row. ``budgets[name]`` is a number in the cost's own unit; costs without a budget are
+    only counted. Layers in a tie group get the same choice. ``solver``: ``highs``, ``glpk``, or ``auto``. After
+    ``time_limit`` seconds (default 60) the best allocation so far is returned with its gap.
+
+    >>> allocation = solve(
+    ...     {"a": {2: 0, 4: 3}, "b": {2: 0, 4: 2}},
+    ...     {"memory": {"a": {2: 20, 4: 40}, "b": {2: 10, 4: 20}}},
+    ...     {"memory": 50},
+    ... )
+    >>> allocation.bits, allocation.objective, allocation.optimal
+    ({'a': 4, 'b': 2}, 3.0, True)
+    """
+    return solve_problem(build_problem(values, costs, budgets, ties), solver, time_limit)
+
+
+def solve_problem(problem: Problem, solver: str = "auto", time_limit: float | None = None) -> Allocation:
+    """The same for a problem that is built already."""
+    start = time.monotonic()
+    deadline = start + (DEFAULT_SECONDS if time_limit is None else time_limit)
+    task = _Task(problem, solvers_for(solver), deadline)
+    outcome = task.run()
+    if outcome is None:
+
+        def find_best(other: Problem) -> Mapping[str, Choice] | None:
+            found = _Task(other, task.solvers, time.monotonic() + DEFAULT_SECONDS).run()
+            return None if found is None else other.bits(found.picks.tolist())
+
+        raise InfeasibleBudget(problem, find_best)
+    bits = problem.bits(widen_for_free(problem, outcome.picks.tolist()))
+    objective = problem.objective(bits)
+    program = outcome.program
+    program.show(outcome.picks)
+    return Allocation(
+        bits=bits,
+        objective=objective,
+        bound=objective + max(0.0, outcome.bound - outcome.value),
+        costs={cost: problem.total(cost, bits) for cost in problem.costs},
+        budgets=dict(problem.budgets),
+        solver=outcome.solver,
+        seconds=time.monotonic() - start,
+        problem=problem,
+        program=program,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Outcome:
+    picks: Picks
+    value: float
+    bound: float
+    solver: str
+    program: IntegerProgram
+
+
+class _Task:
+    """One problem on its way to its answer."""
+
+    def __init__(self, problem: Problem, solvers: list[Solver], deadline: float) -> None:
+        self._problem, self.solvers, self._deadline = problem, solvers, deadline
+
+    def run(self) -> _Outcome | None:
+        """The best picks; None if no allocation is within the budgets."""
+        tableau = build_tableau(self._problem)
+        while True:
+            outcome = self._solve_lazily(presolve(tableau))
+            if outcome is None:
+                return None
+            bits = self._problem.bits(outcome.picks.tolist())
+            over = [r for r, row in enumerate(self._problem.limited_rows) if not row.holds(bits)]
+            if not over:
+                return outcome
+            tableau = _tightened(tableau, outcome.picks, over)
+
+    def _solve_lazily(self, tableau: Tableau) -> _Outcome | None:
+        """Look at few rows first, and at others once they are overshot."""
+        if tableau.is_infeasible:
+            return None
+        load = np.where(tableau.is_open, tableau.costs, 0.0).max(axis=2).sum(axis=1) / tableau.room
+        active = set(np.argsort(-load, kind="stable")[:_FEW_ROWS].tolist())
+        while True:
+            outcome = self._solve(tableau.only_rows(sorted(active)))
+            if outcome is None:
+                return None
+            excess = tableau.costs_of(outcome.picks) / tableau.room
+            over = [
+                r for r in np.argsort(-excess, kind="stable").tolist() if excess[r] > 1 and r not in active
+            ]
+            if not over:
+                return outcome
+            active.update(over[:_FEW_ROWS])
+
+    def _solve(self, tableau: Tableau) -> _Outcome | None:
+        program = IntegerProgram(self._problem, tableau)
+        if not tableau.rows:
+            picks = np.where(tableau.is_open, tableau.values, -np.inf).argmax(axis=1)
+            value = tableau.values_of(picks)
+            name = self.solvers[0].name
+            return _Outcome(picks=picks, value=value, bound=value, solver=name, program=program)
+        solver, prices = first_that_works(
+            self.solvers, lambda solver: solver.prices(program, max(self._seconds_left(), 1.0))
+        )
+        search = ExactSearch(tableau, prices * program.value_unit / tableau.room, deadline=self._deadline)
+        found = search.run(None, proof=PROOF)
+        if not _is_proven(found):
+            found = self._ask_solver(solver, program, search, found)
+        if found.picks is None:
+            return None
+        return _Outcome(
+            picks=found.picks, value=found.value, bound=found.bound, solver=solver.name, program=program
+        )
+
+    def _ask_solver(
+        self, solver: Solver, program: IntegerProgram, search: ExactSearch, found: Found
+    ) -> Found:
+        """Too much was left open for the search: let the solver branch, with the time that is left."""
+        if self._seconds_left() <= 0:
+            if found.picks is None:
+                raise SolverError("no allocation was found within the time limit", hint="allow more time")
+            return found
+        answer = solver.branch_and_bound(program, self._seconds_left(), PROOF / 2)
+        if answer.chosen is not None:
+            picks = program.picks_of(answer.chosen)
+            if search.fits(picks) and (found.picks is None or search.tableau.values_of(picks) > found.value):
+                found = search.run(picks, proof=PROOF)
+        if found.picks is None and answer.chosen is None and not answer.is_infeasible:
+            raise SolverError(
+                f"{solver.name} found no allocation within the time limit", hint="allow more time"
+            )
+        bound = found.bound
+        if answer.bound is not None:
+            bound = min(bound, answer.bound * program.value_unit + program.value_offset)
+        return replace(found, bound=max(bound, found.value))
+
+    def _seconds_left(self) -> float:
+        return self._deadline - time.monotonic()
+
+
+def _is_proven(found: Found) -> bool:
+    if found.picks is None:
+        return found.bound == -np.inf
+    return found.bound - found.value <= PROOF * abs(found.value)
+
+
+def _tightened(tableau: Tableau, picks: Picks, rows: list[int]) -> Tableau:
+    """Rule out an answer that floating point let through although it overshoots a budget."""
+    room = tableau.room.copy()
+    used = tableau.costs_of(picks)
+    for row in rows:
+        room[row] = np.nextafter(min(room[row], used[row]), -np.inf)
+    return replace(tableau, room=room)

@@ -1,0 +1,154 @@
+"""An allocation problem as arrays: shrunk by what can be told without a solver, and scaled."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwbmpq.allocate.problem import Problem
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+_ROUNDING = 1e-12
+"""Relative error that sums in floating point may have. Rooms are wider by this much, so that nothing is ruled out
+by rounding; answers are checked in exact arithmetic afterwards."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tableau:
+    """Groups × choices, padded to the same number of choices; ``is_open`` tells which are still in."""
+
+    values: Floats
+    """Groups × choices."""
+    costs: Floats
+    """Rows × groups × choices, each group's smallest taken off: 0 is free."""
+    room: Floats
+    """What each row's budget leaves above the smallest cost."""
+    is_open: Flags
+    rows: tuple[int, ...]
+    """Positions of the rows among the problem's limited ones."""
+
+    @property
+    def is_infeasible(self) -> bool:
+        """Whether some row is overshot by the cheapest choices."""
+        return bool((self.room < 0).any()) or not self.is_open.any(axis=1).all()
+
+    def only_rows(self, rows: Sequence[int]) -> "Tableau":
+        """The same with some of the rows; positions are those in this tableau."""
+        return replace(
+            self, costs=self.costs[rows], room=self.room[rows], rows=tuple(self.rows[r] for r in rows)
+        )
+
+    def values_of(self, picks: NDArray[np.int64]) -> float:
+        return float(self.values[np.arange(len(picks)), picks].sum())
+
+    def costs_of(self, picks: NDArray[np.int64]) -> Floats:
+        total: Floats = self.costs[:, np.arange(len(picks)), picks].sum(axis=1)
+        return total
+
+
+def build_tableau(problem: Problem) -> Tableau:
+    rows = problem.limited_rows
+    shape = len(problem.groups), max(len(group.choices) for group in problem.groups)
+    values, is_open = np.zeros(shape), np.zeros(shape, dtype=bool)
+    costs = np.zeros((len(rows), *shape))
+    for g, group in enumerate(problem.groups):
+        is_open[g, : len(group.choices)] = True
+        for j, choice in enumerate(group.choices):
+            values[g, j] = sum(problem.values[layer][choice] for layer in group.layers)
+    for r, row in enumerate(rows):
+        for g, group in enumerate(problem.groups):
+            paid = [row.costs[layer] for layer in group.layers if layer in row.costs]
+            if paid:
+                for j, choice in enumerate(group.choices):
+                    costs[r, g, j] = sum(choices[choice] for choices in paid)
+    budgets = np.array([float(row.budget) - float(row.constant) for row in rows])
+    margin = _ROUNDING * (np.abs(budgets) + np.abs(costs).sum(axis=(1, 2)))
+    tableau = Tableau(
+        values=values, costs=costs, room=budgets + margin, is_open=is_open, rows=tuple(range(len(rows)))
+    )
+    return _from_the_cheapest(tableau)
+
+
+def _from_the_cheapest(tableau: Tableau) -> Tableau:
+    """Count costs and room from each group's smallest cost."""
+    if not tableau.rows:
+        return tableau
+    least = np.where(tableau.is_open, tableau.costs, np.inf).min(axis=2, keepdims=True)
+    costs = np.where(tableau.is_open, tableau.costs - least, 0.0)
+    return replace(tableau, costs=costs, room=tableau.room - least.sum(axis=(1, 2)))
+
+
+def presolve(tableau: Tableau) -> Tableau:
+    """Close choices that cannot fit or are dominated; drop rows that always hold. Until nothing changes."""
+    while True:
+        before = tableau.is_open.sum(), len(tableau.rows)
+        tableau = _without_slack_rows(_without_dominated(_without_misfits(tableau)))
+        if (tableau.is_open.sum(), len(tableau.rows)) == before:
+            return tableau
+        tableau = _from_the_cheapest(tableau)
+
+
+def _without_misfits(tableau: Tableau) -> Tableau:
+    """A choice that overshoots a budget although all other groups take their cheapest."""
+    if not tableau.rows:
+        return tableau
+    fits = (tableau.costs <= tableau.room[:, None, None]).all(axis=0)
+    return replace(tableau, is_open=tableau.is_open & fits)
+
+
+def _without_dominated(tableau: Tableau) -> Tableau:
+    """A choice that is no cheaper and no better than another of its group; of equals, the widest stays."""
+    is_open = tableau.is_open.copy()
+    count = is_open.shape[1]
+    for j in range(count):
+        for other in range(count):
+            if other == j:
+                continue
+            beaten = (tableau.values[:, other] >= tableau.values[:, j]) & (
+                tableau.costs[:, :, other] <= tableau.costs[:, :, j]
+            ).all(axis=0)
+            if other < j:  # of equals the wider one stays
+                differs = (tableau.values[:, other] > tableau.values[:, j]) | (
+                    tableau.costs[:, :, other] < tableau.costs[:, :, j]
+                ).any(axis=0)
+                beaten &= differs
+            is_open[:, j] &= ~(beaten & is_open[:, other])
+    return replace(tableau, is_open=is_open)
+
+
+def _without_slack_rows(tableau: Tableau) -> Tableau:
+    """Rows that hold whatever is chosen, and rows that repeat another."""
+    if not tableau.rows:
+        return tableau
+    dearest = np.where(tableau.is_open, tableau.costs, 0.0).max(axis=2).sum(axis=1)
+    matters = np.flatnonzero(dearest > tableau.room)
+    matters = matters[_first_of_equals(tableau, matters)]
+    return tableau.only_rows(matters.tolist())
+
+
+def _first_of_equals(tableau: Tableau, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    if len(rows) < 2:
+        return np.arange(len(rows))
+    costs = np.where(tableau.is_open, tableau.costs[rows], 0.0).reshape(len(rows), -1)
+    _, first = np.unique(np.column_stack([costs, tableau.room[rows]]), axis=0, return_index=True)
+    return np.sort(first)
+
+
+def scaled(tableau: Tableau) -> tuple[Tableau, float, float]:
+    """Largest gain 1, each row's room 1: solvers stop early on coefficients that span decades.
+
+    Also the unit and the offset that turn the scaled values back: values = scaled * unit + offset, summed up.
+    """
+    least = np.where(tableau.is_open, tableau.values, np.inf).min(axis=1, keepdims=True)
+    gains = np.where(tableau.is_open, tableau.values - least, 0.0)
+    unit = float(gains.max(initial=0.0)) or 1.0
+    smaller = replace(
+        tableau,
+        values=gains / unit,
+        costs=tableau.costs / tableau.room[:, None, None],
+        room=np.ones(len(tableau.rows)),
+    )
+    return smaller, unit, float(least.sum())
