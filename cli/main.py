@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.markup import escape
 
 import hwbmpq
-from hwbmpq.cli.commands import costs, inspect, targets
+from hwbmpq.cli.commands import costs, frontier, inspect, plan, targets
 from hwbmpq.errors import HwbmpqError
 
 USER_ERROR = 2
 INTERRUPTED = 130
-_COMMANDS = (inspect, targets, costs)
+_COMMANDS = (inspect, targets, costs, plan, frontier)
 
 _DESCRIPTION = """\
 Hardware-aware mixed-precision quantization for PyTorch.
@@ -30,6 +30,8 @@ examples:
   hwbmpq inspect --model file:net.py:make_net --input 3x96x96 --json
   hwbmpq targets list
   hwbmpq targets show jetson_nano --model timm:resnet18
+  hwbmpq plan --model hwbmpq:resnet20 --target mpic --budget memory=12x
+  hwbmpq frontier --model hwbmpq:resnet20 --target mpic --target gap9_ne16 --cost latency
 
 'hwbmpq COMMAND --help' explains each command."""
 

@@ -54,15 +54,18 @@ def load_from(args: argparse.Namespace, device: str = "cpu") -> "LoadedModel":
         pretrained=args.pretrained,
         weights=args.weights,
         device=device,
+        seed=0,
     )
 
 
-def describe_model(args: argparse.Namespace) -> "tuple[LoadedModel, LayerGraph]":
+def describe_model(
+    args: argparse.Namespace, *, needs_values: bool = False
+) -> "tuple[LoadedModel, LayerGraph]":
     """The network that the options name, and its graph.
 
     A zoo's network is built on the meta device, without memory for its weights, if nothing needs them.
     """
-    needs_values = args.pretrained or args.weights or args.model.startswith("file:")
+    needs_values = needs_values or args.pretrained or args.weights or args.model.startswith("file:")
     # Zoos and factories print; stdout is for the result.
     with _status(f"reading {args.model}"), redirect_stdout(sys.stderr):
         if not needs_values:

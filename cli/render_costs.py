@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hwbmpq.graph import LayerGraph
 
 _SCALES = {
-    "bit": (("GiB", 8 * 2**30), ("MiB", 8 * 2**20), ("KiB", 8 * 2**10), ("bit", 1)),
+    "bit": (("GiB", 8 * 2**30), ("MiB", 8 * 2**20), ("KiB", 8 * 2**10), ("B", 8), ("bit", 1)),
     "ms": (("s", 1e3), ("ms", 1), ("us", 1e-3)),
     "uJ": (("J", 1e6), ("mJ", 1e3), ("uJ", 1), ("nJ", 1e-3)),
     "bit-op": (("Gbit-op", 1e9), ("Mbit-op", 1e6), ("bit-op", 1)),

@@ -22,6 +22,7 @@ if _TYPE_CHECKING:
     from hwbmpq import graph as graph
     from hwbmpq import hardware as hardware
     from hwbmpq import models as models
+    from hwbmpq import pipeline as pipeline
     from hwbmpq import quant as quant
     from hwbmpq import sensitivity as sensitivity
     from hwbmpq import training as training
@@ -42,7 +43,7 @@ if _TYPE_CHECKING:
     from hwbmpq.values import Uncovered as Uncovered
 
 _SUBMODULES = frozenset(
-    {"allocate", "costs", "graph", "hardware", "models", "quant", "sensitivity", "training"}
+    {"allocate", "costs", "graph", "hardware", "models", "pipeline", "quant", "sensitivity", "training"}
 )
 _HOME_OF = {
     "Allocation": "hwbmpq.allocate",

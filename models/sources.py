@@ -62,12 +62,13 @@ def load_model(
     pretrained: bool = False,
     weights: str | Path | None = None,
     device: str = "cpu",
+    seed: int | None = None,
 ) -> LoadedModel:
     """Build the network that ``spec`` names.
 
     ``num_classes`` None keeps the source's own. ``input_size`` None takes the network's own size.
     ``pretrained`` lets timm and torchvision fetch their weights; ``weights`` is a local file.
-    ``device="meta"`` builds shapes without memory.
+    ``device="meta"`` builds shapes without memory. ``seed`` makes random weights the same every time.
     """
     kind, _, name = spec.partition(":")
     if kind not in _SOURCES or not name:
@@ -76,7 +77,9 @@ def load_model(
         raise ModelLoadError(f"a network cannot have {num_classes} classes", hint="give at least 1")
     if device == "meta" and (pretrained or weights):
         raise ModelLoadError("weights cannot be loaded on the meta device")
-    with torch.device(device):
+    with torch.device(device), torch.random.fork_rng(devices=[], enabled=seed is not None):
+        if seed is not None:
+            torch.manual_seed(seed)
         network, own_size = _SOURCES[kind](
             _Request(name=name, num_classes=num_classes, pretrained=pretrained)
         )

@@ -27,6 +27,7 @@ MAY_IMPORT = {
         "hardware",
         "host_memory",
         "models",
+        "pipeline",
         "quant",
         "sensitivity",
         "training",

@@ -151,27 +151,37 @@ class _Finder:
         return {name: max(b, self._rounded_up(name, bits)) for name, b in budgets.items()}
 
     def _smallest_bits(self, cost: str, others: Mapping[str, Number]) -> Bits | None:
-        """Where a cost is smallest under the other budgets; None if those cannot be met."""
-        rows = self._problem.rows_of(cost)
-        cheapest = self._problem.with_values(_negative_sum([row.costs for row in rows], self._problem))
-        bits = self._find_best(cheapest.with_budgets(others))
-        if bits is None or len(rows) == 1:
-            return bits
-
-        def find(total: Fraction) -> Bits | None:
-            return self._find_best(cheapest.with_budgets({**others, cost: float(total)}))
-
-        floor = max(_least(row.costs, self._problem) + Fraction(row.constant) for row in rows)
-        return _bisect(floor, bits, lambda bits: self._exact_total(cost, bits), find)
+        return smallest_bits(self._problem, cost, others, self._find_best)
 
     def _exact_total(self, cost: str, bits: Bits) -> Fraction:
-        return max(row.exact_total(bits) for row in self._problem.rows_of(cost))
+        return _exact_total(self._problem, cost, bits)
 
     def _rounded_up(self, cost: str, bits: Bits) -> Number:
         """A cost as a number that, taken as a budget, is met by these bits."""
         total = self._problem.total(cost, bits)
         exact = self._exact_total(cost, bits)
         return total if Fraction(total) >= exact else math.nextafter(total, math.inf)
+
+
+def smallest_bits(
+    problem: Problem, cost: str, others: Mapping[str, Number], find_best: FindBest
+) -> Bits | None:
+    """Where a cost is smallest under the other budgets; None if those cannot be met."""
+    rows = problem.rows_of(cost)
+    cheapest = problem.with_values(_negative_sum([row.costs for row in rows], problem))
+    bits = find_best(cheapest.with_budgets(others))
+    if bits is None or len(rows) == 1:
+        return bits
+
+    def find(total: Fraction) -> Bits | None:
+        return find_best(cheapest.with_budgets({**others, cost: float(total)}))
+
+    floor = max(_least(row.costs, problem) + Fraction(row.constant) for row in rows)
+    return _bisect(floor, bits, lambda bits: _exact_total(problem, cost, bits), find)
+
+
+def _exact_total(problem: Problem, cost: str, bits: Bits) -> Fraction:
+    return max(row.exact_total(bits) for row in problem.rows_of(cost))
 
 
 def _negative_sum(tables: list[Table], problem: Problem) -> Table:

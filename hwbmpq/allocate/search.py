@@ -95,8 +95,8 @@ class ExactSearch:
             picks, is_whole = self._explore(self._reach(low), beam)
             if picks is not None and self._value(picks) > low:
                 best, low = picks, self._value(picks)
-            if is_whole and best is not None:
-                return self._found(best, low, max(low, self.top - self._reach(low)))
+            if is_whole:  # nothing better was left out; without any assignment, low is minus infinity
+                return self._found(best, low, low)
         return self._deepen(best, low, proof)
 
     def _deepen(self, best: Picks | None, low: float, proof: float) -> Found:

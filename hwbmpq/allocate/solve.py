@@ -51,31 +51,57 @@ def solve(
 def solve_problem(problem: Problem, solver: str = "auto", time_limit: float | None = None) -> Allocation:
     """The same for a problem that is built already."""
     start = time.monotonic()
-    deadline = start + (DEFAULT_SECONDS if time_limit is None else time_limit)
-    task = _Task(problem, solvers_for(solver), deadline)
-    outcome = task.run()
+    best = find_best(problem, solver, time_limit)
+    if best is None:
+        raise InfeasibleBudget(problem, lambda other: bits_of(find_best(other, solver)))
+    best.program.show(best.picks)
+    return Allocation(
+        bits=best.bits,
+        objective=best.objective,
+        bound=best.bound,
+        costs={cost: problem.total(cost, best.bits) for cost in problem.costs},
+        budgets=dict(problem.budgets),
+        solver=best.solver,
+        seconds=time.monotonic() - start,
+        problem=problem,
+        program=best.program,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """The best bits of a problem, before anybody asks what they cost."""
+
+    bits: dict[str, Choice]
+    objective: float
+    bound: float
+    picks: Picks
+    solver: str
+    program: IntegerProgram
+
+
+def find_best(
+    problem: Problem, solver: str = "auto", time_limit: float | None = None, *, proof: float = PROOF
+) -> Best | None:
+    """The best bits to a relative gap of ``proof``; None if no allocation is within the budgets."""
+    seconds = DEFAULT_SECONDS if time_limit is None else time_limit
+    outcome = _Task(problem, solvers_for(solver), time.monotonic() + seconds, proof).run()
     if outcome is None:
-
-        def find_best(other: Problem) -> Mapping[str, Choice] | None:
-            found = _Task(other, task.solvers, time.monotonic() + DEFAULT_SECONDS).run()
-            return None if found is None else other.bits(found.picks.tolist())
-
-        raise InfeasibleBudget(problem, find_best)
+        return None
     bits = problem.bits(widen_for_free(problem, outcome.picks.tolist()))
     objective = problem.objective(bits)
-    program = outcome.program
-    program.show(outcome.picks)
-    return Allocation(
+    return Best(
         bits=bits,
         objective=objective,
         bound=objective + max(0.0, outcome.bound - outcome.value),
-        costs={cost: problem.total(cost, bits) for cost in problem.costs},
-        budgets=dict(problem.budgets),
+        picks=outcome.picks,
         solver=outcome.solver,
-        seconds=time.monotonic() - start,
-        problem=problem,
-        program=program,
+        program=outcome.program,
     )
+
+
+def bits_of(best: Best | None) -> dict[str, Choice] | None:
+    return None if best is None else best.bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +116,9 @@ class _Outcome:
 class _Task:
     """One problem on its way to its answer."""
 
-    def __init__(self, problem: Problem, solvers: list[Solver], deadline: float) -> None:
-        self._problem, self.solvers, self._deadline = problem, solvers, deadline
+    def __init__(self, problem: Problem, solvers: list[Solver], deadline: float, proof: float) -> None:
+        self._problem, self._solvers = problem, solvers
+        self._deadline, self._proof = deadline, proof
 
     def run(self) -> _Outcome | None:
         """The best picks; None if no allocation is within the budgets."""
@@ -129,14 +156,14 @@ class _Task:
         if not tableau.rows:
             picks = np.where(tableau.is_open, tableau.values, -np.inf).argmax(axis=1)
             value = tableau.values_of(picks)
-            name = self.solvers[0].name
+            name = self._solvers[0].name
             return _Outcome(picks=picks, value=value, bound=value, solver=name, program=program)
         solver, prices = first_that_works(
-            self.solvers, lambda solver: solver.prices(program, max(self._seconds_left(), 1.0))
+            self._solvers, lambda solver: solver.prices(program, max(self._seconds_left(), 1.0))
         )
         search = ExactSearch(tableau, prices * program.value_unit / tableau.room, deadline=self._deadline)
-        found = search.run(None, proof=PROOF)
-        if not _is_proven(found):
+        found = search.run(None, proof=self._proof)
+        if not self._is_proven(found):
             found = self._ask_solver(solver, program, search, found)
         if found.picks is None:
             return None
@@ -152,11 +179,11 @@ class _Task:
             if found.picks is None:
                 raise SolverError("no allocation was found within the time limit", hint="allow more time")
             return found
-        answer = solver.branch_and_bound(program, self._seconds_left(), PROOF / 2)
+        answer = solver.branch_and_bound(program, self._seconds_left(), self._proof / 2)
         if answer.chosen is not None:
             picks = program.picks_of(answer.chosen)
             if search.fits(picks) and (found.picks is None or search.tableau.values_of(picks) > found.value):
-                found = search.run(picks, proof=PROOF)
+                found = search.run(picks, proof=self._proof)
         if found.picks is None and answer.chosen is None and not answer.is_infeasible:
             raise SolverError(
                 f"{solver.name} found no allocation within the time limit", hint="allow more time"
@@ -166,14 +193,13 @@ class _Task:
             bound = min(bound, answer.bound * program.value_unit + program.value_offset)
         return replace(found, bound=max(bound, found.value))
 
+    def _is_proven(self, found: Found) -> bool:
+        if found.picks is None:
+            return found.bound == -np.inf
+        return found.bound - found.value <= self._proof * abs(found.value)
+
     def _seconds_left(self) -> float:
         return self._deadline - time.monotonic()
-
-
-def _is_proven(found: Found) -> bool:
-    if found.picks is None:
-        return found.bound == -np.inf
-    return found.bound - found.value <= PROOF * abs(found.value)
 
 
 def _tightened(tableau: Tableau, picks: Picks, rows: list[int]) -> Tableau:

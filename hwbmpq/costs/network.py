@@ -108,20 +108,23 @@ def tabulate(
     costs: str | Sequence[str] | None = None,
     bits: Sequence[int] | None = None,
     activation_bits: str | int = "same",
+    choices: Mapping[str, tuple[Precision, ...]] | None = None,
 ) -> NetworkCosts:
     """What a network costs on a device.
 
     ``layers`` is the graph of ``hwbmpq.describe`` (a list of layers will do for costs that look at one layer at a
     time). ``costs``: names of cost models; by default memory, activation memory and what the profile has models
     for. ``bits``: weight widths; by default all integer widths that the device has for all of these layers.
+    ``choices`` gives the precisions by layer instead.
     """
     wanted = [costs] if isinstance(costs, str) else list(costs or [])
     if not wanted:
         wanted = [*_ALWAYS, *(name for name in profile.cost_models if name not in _ALWAYS)]
         if profile.device_class == "abstract":
             wanted.append(_WITHOUT_A_DEVICE)
-    widths = bits if bits is not None else _all_widths(layers, profile)
-    choices = layer_candidates(layers, profile, widths, activation_bits=activation_bits)
+    if choices is None:
+        widths = bits if bits is not None else _all_widths(layers, profile)
+        choices = layer_candidates(layers, profile, widths, activation_bits=activation_bits)
     tables, missing = {}, {}
     for name in wanted:
         try:

@@ -87,4 +87,5 @@ def measure(measurement: Measurement) -> Sensitivity:
 
 def _remarks(found: dict[str, _LayerGradients]) -> tuple[str, ...]:
     idle = [name for name, sums in found.items() if not sums.score()]
-    return (f"no influence on the loss, score 0: {', '.join(idle)}",) if idle else ()
+    names = ", ".join(idle[:3]) + (f" and {len(idle) - 3} more" if len(idle) > 3 else "")
+    return (f"no influence on the loss, score 0: {names}",) if idle else ()

@@ -1,0 +1,159 @@
+"""``hwbmpq frontier``: what each amount of a cost buys, on one device or several."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hwbmpq
+from hwbmpq.cli.model_options import add_model_options
+from hwbmpq.cli.plan_options import (
+    add_allocation_options,
+    add_sensitivity_options,
+    get_sensitivity,
+    load_network,
+    untrained_remark,
+)
+from hwbmpq.cli.render import OutputConsole
+from hwbmpq.cli.render_frontier import print_frontier, thinned
+from hwbmpq.cli.target_options import TARGET_HELP
+from hwbmpq.errors import HwbmpqError
+
+if TYPE_CHECKING:
+    from hwbmpq.allocate import Frontier
+    from hwbmpq.pipeline import Question
+
+_DESCRIPTION = """\
+Show the trade-off between a cost and the objective: every allocation that no other beats in
+both. One sensitivity pass serves all budgets and all devices."""
+
+_EPILOG = """\
+examples:
+  hwbmpq frontier --model hwbmpq:resnet20 --target mpic --cost memory
+  hwbmpq frontier --model hwbmpq:resnet8 --target mpic --target gap9_ne16 --cost latency --plot latency.png
+  hwbmpq frontier --model hwbmpq:resnet8 --target mpic --cost memory --cost latency --json"""
+
+_PLOTS = (".png", ".svg", ".pdf")
+
+
+def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
+    parser = commands.add_parser(
+        "frontier",
+        parents=[common],
+        help="show what each amount of a cost buys, as a table and a plot",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_model_options(parser)
+    device = parser.add_argument_group("device")
+    device.add_argument("--target", action="append", required=True, help=f"{TARGET_HELP}; may be repeated")
+    device.add_argument(
+        "--cost",
+        action="append",
+        metavar="NAME",
+        help="the cost to trade: memory, latency … (default: memory); several give a sample of points",
+    )
+    add_allocation_options(parser)
+    parser.add_argument(
+        "--samples",
+        type=int,
+        default=12,
+        metavar="N",
+        help="budgets along each of several costs (default: %(default)s)",
+    )
+    add_sensitivity_options(parser)
+    parser.add_argument(
+        "--plot",
+        metavar="FILE",
+        help="draw it: .png, .svg or .pdf (default: frontier.svg, or nothing with --json)",
+    )
+    parser.add_argument("--no-plot", action="store_true", help="draw nothing")
+    parser.add_argument("--all", action="store_true", help="list every point of the frontier")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    costs = list(dict.fromkeys(args.cost or ["memory"]))
+    plot = _plot_path(args)
+    if args.samples < 2:
+        raise HwbmpqError(
+            f"--samples {args.samples}: at least 2 are needed, the smallest and the largest budget"
+        )
+    profiles = [hwbmpq.load_profile(target) for target in dict.fromkeys(args.target)]
+    model, graph = load_network(args)
+    questions = [
+        hwbmpq.pipeline.ask(
+            graph,
+            profile,
+            dict.fromkeys(costs, "100%"),
+            bits=args.bits,
+            activation_bits=args.activation_bits,
+        )
+        for profile in profiles
+    ]
+    sensitivity = get_sensitivity(args, model, graph, questions)
+    frontiers = {
+        question.costs.profile.target: hwbmpq.pipeline.trade_off(
+            question, sensitivity, costs, objective=args.objective, samples=args.samples, solver=args.solver
+        )
+        for question in questions
+    }
+    units = {name: table.unit for name, table in questions[0].costs.tables.items()}
+    if plot is not None:
+        from hwbmpq.cli.plot_frontier import plot_frontiers  # matplotlib takes a second to import
+
+        plot_frontiers(frontiers, costs, units, plot, title=model.title, objective=args.objective)
+    if args.json:
+        print(json.dumps(_content(model.spec, frontiers, questions, units, args), indent=2))
+        return
+    console = OutputConsole()
+    for question in questions:
+        name = question.costs.profile.target
+        print_frontier(console, frontiers[name], units, title=f"{model.title} on {name}", all_rows=args.all)
+    for remark in [*untrained_remark(args), *sensitivity.remarks]:
+        console.print(f"[yellow]![/] {remark}", markup=True)
+    if plot is not None:
+        console.print(f"drawn in {plot}", markup=False)
+
+
+def _plot_path(args: argparse.Namespace) -> Path | None:
+    if args.no_plot or (args.json and not args.plot):
+        return None
+    path = Path(args.plot or "frontier.svg")
+    if path.suffix.lower() not in _PLOTS:
+        raise HwbmpqError(f"--plot {path}: the name has to end in {', '.join(_PLOTS)}")
+    if not path.parent.is_dir():
+        raise HwbmpqError(f"--plot {path}: there is no folder {path.parent}")
+    return path
+
+
+def _content(
+    model: str,
+    frontiers: "dict[str, Frontier]",
+    questions: "list[Question]",
+    units: dict[str, str],
+    args: argparse.Namespace,
+) -> dict[str, Any]:
+    return {
+        "model": model,
+        "objective": args.objective,
+        "remarks": [*untrained_remark(args), *(r for question in questions for r in question.remarks)],
+        "units": {cost: units[cost] for frontier in frontiers.values() for cost in frontier.costs},
+        "frontiers": {
+            target: {
+                "is_exact": frontier.is_exact,
+                "count": len(frontier),
+                "points": [
+                    {
+                        "costs": dict(point.costs),
+                        "objective": point.objective,
+                        "bits": {layer: str(choice) for layer, choice in point.bits.items()},
+                    }
+                    for point in thinned(frontier, None if args.all else 200)
+                ],
+            }
+            for target, frontier in frontiers.items()
+        },
+    }

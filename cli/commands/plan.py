@@ -1,0 +1,112 @@
+"""``hwbmpq plan``: which width each layer gets under a budget, without training."""
+
+import argparse
+import json
+from typing import Any
+
+from rich.console import Console
+
+import hwbmpq
+from hwbmpq.cli.model_options import add_model_options
+from hwbmpq.cli.plan_options import (
+    add_allocation_options,
+    add_sensitivity_options,
+    get_sensitivity,
+    load_network,
+    progress,
+    read_budgets,
+    untrained_remark,
+)
+from hwbmpq.cli.render import OutputConsole
+from hwbmpq.cli.render_plan import paste_budgets, print_infeasible, print_plan
+from hwbmpq.cli.target_options import TARGET_HELP
+from hwbmpq.errors import HwbmpqError
+
+_DESCRIPTION = """\
+Choose every layer's bit width so that the network fits the budget and loses as little as
+possible. No training: sensitivities come from a short calibration pass or from a file. The
+answer is a proven optimum, and the report says what the budget is worth and how firm each
+choice is."""
+
+_EPILOG = """\
+examples:
+  hwbmpq plan --model hwbmpq:resnet20 --target mpic --budget memory=12x
+  hwbmpq plan --model timm:resnet18 --pretrained --target jetson_nano --budget memory=3.5MiB
+  hwbmpq plan --model hwbmpq:resnet8 --target gap9_ne16 --bits 2,4,8 --objective error \\
+              --budget memory=20KiB latency=0.2ms
+  hwbmpq plan --model timm:mobilenetv2_100 --target mpic --sensitivity scores.json --json
+
+budgets: memory=350KiB, memory=12x (a twelfth of float), latency=8ms, energy=40uJ,
+bops=30% (of every layer at its widest); `hwbmpq costs list` shows all costs. Without any,
+the profile's own budgets hold, or memory at a quarter of its range."""
+
+
+def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
+    parser = commands.add_parser(
+        "plan",
+        parents=[common],
+        help="choose every layer's width under a budget, without training",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_model_options(parser)
+    device = parser.add_argument_group("device")
+    device.add_argument("--target", required=True, help=TARGET_HELP)
+    device.add_argument(
+        "--budget",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="COST=AMOUNT",
+        help="an upper bound on a cost; several hold together",
+    )
+    add_allocation_options(parser)
+    parser.add_argument(
+        "--time-limit",
+        type=float,
+        metavar="S",
+        help="seconds for the solver; then the best so far (default: 60)",
+    )
+    add_sensitivity_options(parser)
+    parser.add_argument(
+        "--brief", action="store_true", help="leave prices and runner-ups out: one solve only"
+    )
+    parser.add_argument("--all", action="store_true", help="list every layer of a large network")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    profile = hwbmpq.load_profile(args.target)
+    budgets = read_budgets(args.budget)
+    for name, text in budgets.items():  # before anything slow
+        hwbmpq.costs.parse_budget(name, text)
+    model, graph = load_network(args)
+    question = hwbmpq.pipeline.ask(
+        graph, profile, budgets, bits=args.bits, activation_bits=args.activation_bits
+    )
+    sensitivity = get_sensitivity(args, model, graph, [question])
+    try:
+        with progress("explaining", 0) as advance:
+            plan = hwbmpq.pipeline.plan(
+                question,
+                sensitivity,
+                objective=args.objective,
+                solver=args.solver,
+                time_limit=args.time_limit,
+                with_explanation=not args.brief,
+                on_step=advance,
+            )
+    except hwbmpq.InfeasibleBudget as error:
+        units = {name: table.unit for name, table in question.costs.tables.items()}
+        print_infeasible(Console(stderr=True, highlight=False), error, units)
+        raise HwbmpqError(
+            "the budgets cannot be met", hint=f"--budget {paste_budgets(error, question.asked, units)}"
+        ) from error
+    remarks = untrained_remark(args)
+    if args.json:
+        content = {"model": model.spec, "input_size": list(model.input_size), **plan.to_dict()}
+        print(json.dumps({**content, "remarks": [*content["remarks"], *remarks]}, indent=2))
+    else:
+        print_plan(OutputConsole(), plan, title=model.title, all_rows=args.all, remarks=remarks)

@@ -1,0 +1,173 @@
+"""What to allocate under, shared by ``plan`` and ``frontier``: sensitivity, objective, budgets."""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+import hwbmpq
+from hwbmpq.cli.model_options import describe_model
+from hwbmpq.cli.target_options import parse_activation_bits, parse_bits
+from hwbmpq.errors import HwbmpqError, UnknownNameError
+
+if TYPE_CHECKING:
+    from hwbmpq.graph import LayerGraph
+    from hwbmpq.models import LoadedModel
+    from hwbmpq.pipeline import Question
+    from hwbmpq.values import Sensitivity
+
+METHODS = ("enbg", "weight-error", "hessian-trace", "uniform")
+OBJECTIVES = ("linear", "error", "hawq")
+SOLVERS = ("auto", "highs", "glpk")
+_WITHOUT_WEIGHTS = ("uniform",)
+_WITH_IMAGES = ("enbg", "hessian-trace")
+
+
+def add_sensitivity_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("sensitivity")
+    group.add_argument(
+        "--sensitivity",
+        default="enbg",
+        metavar="FILE|METHOD",
+        help="how much each layer needs its bits: enbg (bit gradients, by a short calibration pass), weight-error "
+        "(no images needed), hessian-trace (slow), uniform, or a JSON file of scores (default: %(default)s)",
+    )
+    group.add_argument(
+        "--data",
+        default="digits",
+        metavar="SPEC",
+        help="labelled images to calibrate on: digits (embedded), npz:FILE (arrays x_train, y_train), fake "
+        "(default: %(default)s)",
+    )
+    group.add_argument(
+        "--images", type=_positive, default=32, metavar="N", help="how many of them (default: %(default)s)"
+    )
+    group.add_argument("--save-sensitivity", metavar="FILE", help="keep the scores for --sensitivity FILE")
+    group.add_argument(
+        "--objective",
+        choices=OBJECTIVES,
+        default="linear",
+        help="linear: the paper's, score times position of the width; error: expected error saved, better with more "
+        "than two widths; hawq: Hessian trace times squared error (default: %(default)s)",
+    )
+
+
+def add_allocation_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("widths")
+    group.add_argument(
+        "--bits",
+        type=parse_bits,
+        metavar="2,4,8",
+        help="weight widths (default: 2,4 if the device has both, else all)",
+    )
+    group.add_argument(
+        "--activation-bits",
+        type=_activation_bits,
+        default="auto",
+        metavar="auto|same|widest|float|N",
+        help="activation width: auto (the widest up to 8, or the same as the weights if a budget depends on it), same, "
+        "widest, float, or a number (default: %(default)s)",
+    )
+    group.add_argument(
+        "--solver",
+        choices=SOLVERS,
+        default="auto",
+        help="who solves the integer program (default: %(default)s)",
+    )
+
+
+def _activation_bits(text: str) -> str | int:
+    return text if text == "auto" else parse_activation_bits(text)
+
+
+def _positive(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number above zero")
+    return number
+
+
+def read_budgets(texts: Sequence[str]) -> dict[str, str]:
+    """``["memory=350KiB", "latency=8ms"]`` by cost."""
+    budgets: dict[str, str] = {}
+    for text in texts:
+        name, equals, amount = text.partition("=")
+        if not equals or not name or not amount:
+            raise HwbmpqError(
+                f"budget {text!r}: write COST=AMOUNT",
+                hint="for example memory=350KiB, memory=12x, latency=8ms, energy=40uJ, bops=30%",
+            )
+        if name in budgets:
+            raise HwbmpqError(f"two budgets on {name}: {budgets[name]} and {amount}")
+        budgets[name.strip()] = amount.strip()
+    return budgets
+
+
+def load_network(args: argparse.Namespace) -> "tuple[LoadedModel, LayerGraph]":
+    """The network and its graph, with real weights if the sensitivity looks at them."""
+    method = _method(args.sensitivity)
+    return describe_model(args, needs_values=method is not None and method not in _WITHOUT_WEIGHTS)
+
+
+def get_sensitivity(
+    args: argparse.Namespace, model: "LoadedModel", graph: "LayerGraph", questions: "Sequence[Question]"
+) -> "Sensitivity":
+    """Read or measure what the options ask for, once for all devices."""
+    method = _method(args.sensitivity)
+    if method is None:
+        return hwbmpq.sensitivity.load_sensitivity(Path(args.sensitivity))
+    images = None
+    if method in _WITH_IMAGES:
+        images = hwbmpq.training.load_images(args.data, input_size=model.input_size, count=args.images)
+    total = 0 if images is None else -(-len(images) // hwbmpq.pipeline.BATCH_SIZE)
+    with progress(f"measuring {method}", total) as advance, redirect_stdout(sys.stderr):
+        found = hwbmpq.pipeline.measure(
+            model.network,
+            graph,
+            [question.choices for question in questions],
+            images,
+            method=method.replace("-", "_"),
+            on_batch=advance,
+        )
+    if args.save_sensitivity:
+        hwbmpq.sensitivity.save_sensitivity(found, Path(args.save_sensitivity), model=model.spec)
+    return found
+
+
+def untrained_remark(args: argparse.Namespace) -> list[str]:
+    """A warning if the weights that were measured are random ones."""
+    method = _method(args.sensitivity)
+    is_measured = method is not None and method not in _WITHOUT_WEIGHTS
+    if not is_measured or args.pretrained or args.weights or args.model.startswith("file:"):
+        return []
+    return [
+        "the network's weights are random: give --weights or --pretrained for sensitivities that mean something"
+    ]
+
+
+def _method(spec: str) -> str | None:
+    """The method that ``--sensitivity`` names; None if it is a file."""
+    name = spec.replace("_", "-")
+    if name in METHODS:
+        return name
+    if Path(spec).suffix or Path(spec).exists():
+        return None
+    raise UnknownNameError("sensitivity", spec, METHODS, hint="or give the path of a JSON file of scores")
+
+
+@contextmanager
+def progress(text: str, total: int) -> Iterator[Any]:
+    """A bar on stderr while a person is watching; yields what to call with the number done."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(text, total=total or None)
+        yield lambda done, total=None: bar.update(task, completed=done, total=total)

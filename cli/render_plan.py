@@ -1,0 +1,301 @@
+"""Plans, and budgets that cannot be met, drawn for a terminal."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from hwbmpq.cli.render import bar, counted, plain_table, shorten
+from hwbmpq.cli.render_costs import amount, scale
+
+if TYPE_CHECKING:
+    from hwbmpq.allocate import InfeasibleBudget
+    from hwbmpq.report import LayerReport, Plan
+
+_MOST_ROWS = 60
+_WIDE = 110
+_BAR = 6
+_NARROWEST_NAME = 12
+_COLOURS = {2: "red", 3: "yellow", 4: "yellow", 5: "green", 6: "green", 7: "green", 8: "green"}
+_SPOKEN_UNITS = {"Gbit-op": "GBOP", "Mbit-op": "MBOP", "bit-op": "BOP"}
+
+
+def print_plan(
+    console: Console, plan: "Plan", *, title: str, all_rows: bool, remarks: Sequence[str] = ()
+) -> None:
+    shown = list(plan.layers)
+    if not all_rows and len(shown) > _MOST_ROWS:
+        largest = {layer.name for layer in sorted(shown, key=lambda layer: -layer.parameters)[:_MOST_ROWS]}
+        shown = [layer for layer in shown if layer.name in largest]
+    console.print(_layer_table(console, plan, shown, title))
+    if len(shown) < len(plan.layers):
+        console.print(f"{len(plan.layers) - len(shown)} smaller layers are not shown; --all lists them")
+    console.print(
+        "[dim]needs: sensitivity, on a logarithmic scale; runner-up: the next best width, and what it would cost of the "
+        "objective[/]"
+        if plan.explanation is not None
+        else "[dim]needs: sensitivity, on a logarithmic scale[/]"
+    )
+    console.print(_strip(plan))
+    console.print()
+    console.print(_cost_table(plan))
+    for line in [*_verdicts(plan), *_prices(plan)]:
+        console.print(line)
+    console.print()
+    for remark in [*remarks, *plan.remarks, *plan.sensitivity.remarks, *_capacity_remarks(plan)]:
+        console.print(f"[yellow]![/] {escape(remark)}")
+    for name, reason in plan.missing.items():
+        console.print(f"[yellow]no {escape(name)}:[/] {escape(reason)}")
+
+
+def _layer_table(console: Console, plan: "Plan", shown: "Sequence[LayerReport]", title: str) -> Table:
+    is_wide = console.width >= _WIDE
+    budgeted = [name for name, cost in plan.costs.items() if cost.budget is not None]
+    others = [name for name in plan.costs if name not in budgeted] if is_wide else []
+    costs = [name for name in [*budgeted, *others] if name in plan.layers[0].costs][: 4 if is_wide else 2]
+    table = plain_table(f"{title} on {plan.target}")
+    table.add_column("layer", no_wrap=True)
+    if is_wide:
+        table.add_column("kind", no_wrap=True)
+    table.add_column("weights", justify="right", no_wrap=True)
+    table.add_column("needs", no_wrap=True)
+    table.add_column("width", no_wrap=True)
+    for name in costs:
+        table.add_column(name, justify="right", no_wrap=True)
+    if plan.explanation is not None:
+        table.add_column("runner-up", no_wrap=True)
+    # What the other columns take: two spaces each, and their widest content.
+    taken = (16 if is_wide else 0) + 12 + (_BAR + 2) + 8 + 11 * len(costs) + 12
+    bars = _log_bars([layer.sensitivity for layer in plan.layers])
+    for layer in shown:
+        cells: list[Any] = [Text(shorten(layer.name, max(_NARROWEST_NAME, console.width - taken)))]
+        cells += [layer.kind] if is_wide else []
+        cells += [f"{layer.parameters:,}", bars[layer.sensitivity], _width(layer)]
+        cells += [amount(layer.costs[name], plan.costs[name].unit) for name in costs]
+        cells += [_runner_up(plan, layer)] if plan.explanation is not None else []
+        table.add_row(*cells)
+    return table
+
+
+def _log_bars(scores: Sequence[float]) -> dict[float, str]:
+    """A bar for each score on a logarithmic scale: they span decades."""
+    positive = [score for score in scores if score > 0]
+    if not positive:
+        return dict.fromkeys(scores, "")
+    low, high = math.log(min(positive)), math.log(max(positive))
+    return {
+        score: bar(0.1 + 0.9 * ((math.log(score) - low) / (high - low) if high > low else 1.0), _BAR)
+        if score > 0
+        else ""
+        for score in scores
+    }
+
+
+def _width(layer: "LayerReport") -> Text:
+    style = "dim" if layer.is_fixed else _COLOURS.get(layer.precision.weight_bits, "")
+    return Text(str(layer.precision), style=style)
+
+
+def _runner_up(plan: "Plan", layer: "LayerReport") -> Text:
+    """What the layer would have otherwise, and the share of the objective that it would cost."""
+    if layer.is_fixed:
+        return Text("fixed", style="dim")
+    assert plan.explanation is not None
+    if layer.name not in plan.explanation.runner_ups:
+        return Text("·", style="dim")
+    runner_up = plan.explanation.runner_ups[layer.name]
+    if runner_up is None:
+        return Text("none fits", style="dim")
+    return Text(
+        f"{_weights_of(runner_up.choice)} {_percent(-_relative(runner_up.loss, plan.allocation.objective))}"
+    )
+
+
+def _weights_of(choice: Any) -> str:
+    """``W4``: the activations follow."""
+    return f"W{choice.weight_bits}"
+
+
+def _relative(part: float, whole: float) -> float:
+    return part / abs(whole) if whole else 0.0
+
+
+def _percent(share: float) -> str:
+    """``-3.1%``, ``-0.02%``; a change too small to show is not shown as none."""
+    if share == 0:
+        return "±0%"
+    if abs(share) < 0.0001:
+        return f"{'-' if share < 0 else '+'}<0.01%"
+    return f"{share:+.1%}" if abs(share) >= 0.01 else f"{share:+.2%}"
+
+
+def _strip(plan: "Plan") -> Text:
+    """The widths in the network's order, one character each."""
+    text = Text("widths in order: ")
+    for layer in plan.layers:
+        bits = layer.precision.weight_bits
+        text.append(f"{bits:x}" if bits < 16 else "·", style=str(_width(layer).style))
+    counts = Counter(layer.precision.weight_bits for layer in plan.layers if not layer.is_fixed)
+    fixed = sum(layer.is_fixed for layer in plan.layers)
+    parts = [f"{count} at W{bits}" for bits, count in sorted(counts.items())]
+    text.append(f"  ({', '.join([*parts, *([f'{fixed} fixed'] if fixed else [])])})", style="dim")
+    return text
+
+
+def _cost_table(plan: "Plan") -> Table:
+    """Costs across; this plan, its budgets and the alternatives down."""
+    table = plain_table("Costs")
+    table.add_column("", no_wrap=True)
+    for name in plan.costs:
+        table.add_column(name, justify="right", overflow="fold")
+    table.add_column("objective", justify="right", no_wrap=True)
+    units = [cost.unit for cost in plan.costs.values()]
+
+    def add(label: str, numbers: Sequence[float | None], objective: float | None, style: str = "") -> None:
+        cells = [
+            "" if n is None or not math.isfinite(n) else amount(n, u)
+            for n, u in zip(numbers, units, strict=True)
+        ]
+        share = "" if objective is None else f"{plan.share_of_range(objective):.1%}"
+        table.add_row(label, *cells, share, style=style)
+
+    costs = list(plan.costs.values())
+    add("this plan", [cost.total for cost in costs], plan.allocation.objective, "bold")
+    add("budget", [cost.budget for cost in costs], None)
+    add("left", [None if c.budget is None else c.budget - c.total for c in costs], None)
+    table.add_section()
+    for alternative in plan.alternatives:
+        label = f"all {alternative.label}" + ("" if alternative.fits else ", over budget")
+        add(
+            label,
+            [alternative.costs[c.name] for c in costs],
+            alternative.objective,
+            "" if alternative.fits else "red",
+        )
+    if any(cost.float_total is not None for cost in costs):
+        add("float", [cost.float_total for cost in costs], None)
+    return table
+
+
+def _verdicts(plan: "Plan") -> list[str]:
+    allocation = plan.allocation
+    proof = (
+        f"[green]proven optimal[/] by {allocation.solver}"
+        if allocation.optimal
+        else f"[yellow]not proven[/]: the best may be {allocation.gap:.2g} better, relatively ({allocation.solver})"
+    )
+    lines = [
+        f"{proof} in {allocation.seconds:.2g} s; the objective is shown as a share of what the widest widths would reach"
+    ]
+    memory = plan.costs.get("memory")
+    if memory is not None and memory.float_total:
+        lines.append(f"weights are {memory.float_total / memory.total:.1f} times smaller than in float")
+    best = plan.best_uniform
+    if best is None:
+        lines.append("no single width fits the budgets; mixed widths do")
+    elif best.objective < allocation.objective:
+        here, there = plan.share_of_range(allocation.objective), plan.share_of_range(best.objective)
+        lines.append(
+            f"mixed widths reach {here:.1%}; the best single width that fits, {best.label}, {there:.1%}"
+        )
+    else:
+        lines.append(
+            f"[yellow]mixed widths are no better than {best.label} for all layers, which fits too[/]"
+        )
+    return lines
+
+
+def _prices(plan: "Plan") -> list[str]:
+    if plan.explanation is None:
+        return []
+    lines = []
+    for price in plan.explanation.prices:
+        unit = plan.costs[price.cost].unit
+        gain = f"{_percent(price.share)} of the range" if price.gain > 0 else "nothing"
+        lines.append(
+            f"{price.cost} +{amount(price.increase, unit)} would buy {gain}{_spelled_changes(price.changes)}"
+        )
+    for cost, change in plan.explanation.if_grown.items():
+        unit = plan.costs[cost].unit
+        if change is None:
+            lines.append(f"more {cost} would buy nothing")
+        else:
+            step = amount(change.budget, unit)
+            lines.append(f"first to change if {cost} grew, at {step}{_spelled_changes(change.changes)}")
+    for cost, change in plan.explanation.if_shrunk.items():
+        if change is None:
+            lines.append(f"{cost} cannot be smaller")
+        else:
+            lines.append(f"first to change if {cost} shrank{_spelled_changes(change.changes)}")
+    if not plan.explanation.is_complete:
+        lines.append("[yellow]there was no time for every runner-up (·)[/]")
+    return lines
+
+
+def _spelled_changes(changes: Mapping[str, Any]) -> str:
+    if not changes:
+        return ""
+    shown = [f"{escape(layer)} to {choice}" for layer, choice in list(changes.items())[:3]]
+    more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
+    return f": {', '.join(shown)}{more}"
+
+
+def _capacity_remarks(plan: "Plan") -> list[str]:
+    remarks = []
+    for name, cost in plan.costs.items():
+        if cost.capacity is not None and cost.total > cost.capacity[1]:
+            level, bits = cost.capacity
+            remarks.append(
+                f"{name} ({amount(cost.total, cost.unit)}) does not fit in {level} ({amount(bits, 'bit')})"
+            )
+    return remarks
+
+
+def print_infeasible(console: Console, error: "InfeasibleBudget", units: Mapping[str, str]) -> None:
+    """Per budget: the least that is possible, and what would do."""
+    table = plain_table("The budgets cannot be met")
+    for heading in ("cost", "budget", "smallest", "enough if the others stay", "held by fixed layers"):
+        table.add_column(heading, no_wrap=heading != "held by fixed layers")
+    for report in error.reports:
+        unit = units.get(report.cost, "")
+        held = sum(report.fixed.values())
+        names = ", ".join(list(report.fixed)[:3]) + (" …" if len(report.fixed) > 3 else "")
+        table.add_row(
+            report.cost,
+            Text(amount(report.budget, unit), style="" if report.is_reachable else "red"),
+            amount(report.smallest, unit),
+            "no amount" if report.relaxation is None else amount(report.relaxation, unit),
+            Text(f"{amount(held, unit)} ({names})") if report.fixed else "",
+        )
+    console.print(table)
+    if error.conflict:
+        console.print(f"each can be met alone, but not {' and '.join(error.conflict)} together")
+    narrow = {report.cost: report.smallest_bits for report in error.reports if not report.is_reachable}
+    for cost, bits in narrow.items():
+        widths = Counter(str(choice) for choice in bits.values())
+        spelled = ", ".join(f"{counted(count, 'layer')} at {width}" for width, count in widths.items())
+        console.print(f"{cost} is smallest with {spelled}")
+
+
+def paste_budgets(error: "InfeasibleBudget", asked: Mapping[str, str], units: Mapping[str, str]) -> str:
+    """Budgets as ``--budget`` takes them: those that may stay as they were said, the others rounded up."""
+    said = {report.cost: report.budget for report in error.reports}
+    return " ".join(
+        f"{name}={asked[name]}"
+        if value == said.get(name)
+        else f"{name}={budget_text(value, units.get(name, ''))}"
+        for name, value in error.suggestion.items()
+    )
+
+
+def budget_text(value: float, unit: str) -> str:
+    """``352.14KiB``: a little more than ``value``, never less."""
+    name, size = scale(value, unit)
+    digits = max(0, 4 - len(str(int(value / size))))
+    rounded = math.ceil(value / size * 10**digits) / 10**digits
+    return f"{rounded:.{digits}f}{_SPOKEN_UNITS.get(name, name)}"

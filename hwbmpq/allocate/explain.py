@@ -1,0 +1,209 @@
+"""Why these bits: what budgets are worth, what the runner-up is, what would change first. All by solving again."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hwbmpq.allocate.allocation import PROOF, Allocation
+from hwbmpq.allocate.infeasible import smallest_bits
+from hwbmpq.allocate.problem import AllocationError, Choice, Group, Problem, Row
+from hwbmpq.allocate.solve import Best, bits_of, find_best
+from hwbmpq.costs.table import Number
+
+_PERCENT = 0.01
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Price:
+    """What a larger budget would buy."""
+
+    cost: str
+    increase: Number
+    budget: Number
+    gain: float
+    """Of the objective."""
+    share: float
+    """The gain as a share of all that the objective can gain, from every layer at its worst to every layer at its best
+    choice."""
+    changes: Mapping[str, Choice]
+    """Layers that would change, and to what."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunnerUp:
+    """The best that is left if a layer may not have its choice."""
+
+    choice: Choice
+    loss: float
+    """Of the objective."""
+    changes: Mapping[str, Choice]
+    """Other layers that would change with it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FirstChange:
+    """The nearest budget at which the allocation becomes another."""
+
+    cost: str
+    budget: Number
+    gain: float
+    """Of the objective; negative for a smaller budget."""
+    changes: Mapping[str, Choice]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    prices: tuple[Price, ...]
+    runner_ups: Mapping[str, RunnerUp | None]
+    """By layer; None if nothing else fits. Layers without a choice, or out of time, are not in it."""
+    if_grown: Mapping[str, FirstChange | None]
+    """By budget; None if more of it buys nothing."""
+    if_shrunk: Mapping[str, FirstChange | None]
+    """By budget; None if it cannot be smaller."""
+    is_complete: bool = True
+    """Whether there was time for every layer."""
+
+    def to_dict(self) -> dict[str, Any]:
+        def plain(change: Any) -> dict[str, Any] | None:
+            if change is None:
+                return None
+            content = {name: getattr(change, name) for name in change.__slots__}
+            content["changes"] = {layer: str(choice) for layer, choice in change.changes.items()}
+            if "choice" in content:
+                content["choice"] = str(content["choice"])
+            return content
+
+        return {
+            "prices": [plain(price) for price in self.prices],
+            "runner_ups": {layer: plain(runner_up) for layer, runner_up in self.runner_ups.items()},
+            "if_grown": {cost: plain(change) for cost, change in self.if_grown.items()},
+            "if_shrunk": {cost: plain(change) for cost, change in self.if_shrunk.items()},
+            "is_complete": self.is_complete,
+        }
+
+
+def explain(
+    allocation: Allocation,
+    *,
+    increases: Mapping[str, Sequence[Number]] | None = None,
+    time_limit: float = 30.0,
+    on_step: Callable[[int, int], None] | None = None,
+) -> Explanation:
+    """What the budgets of an allocation are worth, and how firm each choice is.
+
+    ``increases``: by cost, what to add to its budget (always included: 1 %). ``on_step`` is told how many of how many
+    layers are done.
+    """
+    if allocation.problem is None:
+        raise AllocationError(
+            "an allocation that was read from JSON cannot be explained", hint="solve it again"
+        )
+    asker = _Asker(allocation, allocation.problem, time.monotonic() + time_limit)
+    limited = {row.cost for row in allocation.problem.limited_rows}
+    budgets = {cost: budget for cost, budget in allocation.budgets.items() if cost in limited}
+    prices = [
+        asker.price(cost, increase)
+        for cost, budget in budgets.items()
+        for increase in [_PERCENT * budget, *(increases or {}).get(cost, ())]
+    ]
+    grown = {cost: asker.if_grown(cost) for cost in budgets}
+    shrunk = {cost: asker.if_shrunk(cost) for cost in budgets}
+    runner_ups = asker.runner_ups(on_step)
+    free = [layer for g in allocation.problem.groups if len(g.choices) > 1 for layer in g.layers]
+    return Explanation(
+        prices=tuple(prices),
+        runner_ups=runner_ups,
+        if_grown=grown,
+        if_shrunk=shrunk,
+        is_complete=all(layer in runner_ups for layer in free),
+    )
+
+
+class _Asker:
+    def __init__(self, allocation: Allocation, problem: Problem, deadline: float) -> None:
+        self._allocation, self._problem, self._deadline = allocation, problem, deadline
+        self._solver = allocation.solver
+        spread = [
+            max(sum(problem.values[layer][choice] for layer in group.layers) for choice in group.choices)
+            - min(sum(problem.values[layer][choice] for layer in group.layers) for choice in group.choices)
+            for group in problem.groups
+        ]
+        self._range = sum(spread)
+
+    def price(self, cost: str, increase: Number) -> Price:
+        budget = self._allocation.budgets[cost] + increase
+        best = self._solve(self._with_budget(cost, budget))
+        assert best is not None, "a larger budget can be met"
+        gain = max(0.0, best.objective - self._allocation.objective)
+        changes = self._changes(best.bits) if gain > 0 else {}
+        share = gain / self._range if self._range else 0.0
+        return Price(cost=cost, increase=increase, budget=budget, gain=gain, share=share, changes=changes)
+
+    def if_shrunk(self, cost: str) -> FirstChange | None:
+        """Any budget below what is used now."""
+        used = self._allocation.costs[cost]
+        least = -abs(used) * PROOF
+        budget = used - 1 if isinstance(used, int) else used + least
+        return self._first_change(cost, budget, self._solve(self._with_budget(cost, budget)))
+
+    def if_grown(self, cost: str) -> FirstChange | None:
+        """The least cost of an allocation that is better."""
+        better = Row(
+            cost="",
+            costs={
+                layer: {choice: -value for choice, value in choices.items()}
+                for layer, choices in self._problem.values.items()
+            },
+            budget=-(
+                self._allocation.objective + max(self._range * PROOF, abs(self._allocation.objective) * PROOF)
+            ),
+        )
+        demanding = replace(
+            self._problem,
+            rows=(*self._problem.rows, better),
+            budgets={**self._problem.budgets, "": better.budget},
+        )
+        others = {name: budget for name, budget in demanding.budgets.items() if name != cost}
+        bits = smallest_bits(demanding, cost, others, lambda problem: bits_of(self._solve(problem)))
+        if bits is None:
+            return None
+        budget = self._problem.total(cost, bits)
+        return self._first_change(cost, budget, self._solve(self._with_budget(cost, budget)))
+
+    def runner_ups(self, on_step: Callable[[int, int], None] | None) -> dict[str, RunnerUp | None]:
+        free = [group for group in self._problem.groups if len(group.choices) > 1]
+        found: dict[str, RunnerUp | None] = {}
+        for done, group in enumerate(free):
+            if time.monotonic() > self._deadline:
+                break
+            runner_up = self._runner_up(group)
+            found.update(dict.fromkeys(group.layers, runner_up))
+            if on_step is not None:
+                on_step(done + 1, len(free))
+        return found
+
+    def _runner_up(self, group: Group) -> RunnerUp | None:
+        mine = self._allocation.bits[group.name]
+        others = [choice for choice in group.choices if choice != mine]
+        best = self._solve(self._problem.with_choices(group.name, others))
+        if best is None:
+            return None
+        changes = {n: c for n, c in self._changes(best.bits).items() if n not in group.layers}
+        loss = max(0.0, self._allocation.objective - best.objective)
+        return RunnerUp(choice=best.bits[group.name], loss=loss, changes=changes)
+
+    def _first_change(self, cost: str, budget: Number, best: Best | None) -> FirstChange | None:
+        if best is None:
+            return None
+        gain = best.objective - self._allocation.objective
+        return FirstChange(cost=cost, budget=budget, gain=gain, changes=self._changes(best.bits))
+
+    def _changes(self, bits: Mapping[str, Choice]) -> dict[str, Choice]:
+        return {layer: choice for layer, choice in bits.items() if choice != self._allocation.bits[layer]}
+
+    def _with_budget(self, cost: str, budget: Number) -> Problem:
+        return self._problem.with_budgets({**self._problem.budgets, cost: budget})
+
+    def _solve(self, problem: Problem) -> Best | None:
+        return find_best(problem, self._solver)

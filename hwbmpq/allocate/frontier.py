@@ -1,0 +1,176 @@
+"""The trade-off between a cost and the objective: every allocation that no other beats in both."""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwbmpq.allocate.infeasible import smallest_bits
+from hwbmpq.allocate.problem import Choice, Cost, Problem, Table, Ties, build_problem
+from hwbmpq.allocate.solve import bits_of, find_best
+from hwbmpq.allocate.tableau import Tableau, build_tableau
+from hwbmpq.costs.table import Number
+
+_SAME = 1e-12
+"""Objectives that differ by less of their range are equal: rounding."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FrontierPoint:
+    costs: Mapping[str, Number]
+    objective: float
+    bits: Mapping[str, Choice]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frontier(Sequence[FrontierPoint]):
+    """Points from cheap to dear; with one cost, the objective climbs along."""
+
+    costs: tuple[str, ...]
+    is_exact: bool
+    """Whether no non-dominated point is missing; otherwise it is a sample of them."""
+    totals: NDArray[np.float64]
+    """Points × costs."""
+    objectives: NDArray[np.float64]
+    problem: Problem
+    picks: NDArray[np.int8]
+    """Points × groups."""
+
+    def __len__(self) -> int:
+        return len(self.objectives)
+
+    def __getitem__(self, position: Any) -> Any:
+        if isinstance(position, slice):
+            return [self[i] for i in range(*position.indices(len(self)))]
+        bits = self.problem.bits(self.picks[position].tolist())
+        return FrontierPoint(
+            costs={cost: self.problem.total(cost, bits) for cost in self.costs},
+            objective=self.problem.objective(bits),
+            bits=bits,
+        )
+
+    def __iter__(self) -> Iterator[FrontierPoint]:
+        return (self[position] for position in range(len(self)))
+
+    def best_within(self, budgets: Mapping[str, Number]) -> FrontierPoint | None:
+        """The point with the largest objective that these budgets allow."""
+        limits = np.array([budgets.get(cost, math.inf) for cost in self.costs])
+        fits = (self.totals <= limits).all(axis=1)
+        if not fits.any():
+            return None
+        point: FrontierPoint = self[int(np.where(fits, self.objectives, -np.inf).argmax())]
+        return point
+
+
+def frontier(
+    values: Table,
+    costs: Mapping[str, Cost],
+    ties: Ties = (),
+    *,
+    budgets: Mapping[str, Number] | None = None,
+    samples: int = 24,
+    most_points: int = 200_000,
+    solver: str = "auto",
+) -> Frontier:
+    """All non-dominated pairs of cost and objective if there is one additive cost; else a sample.
+
+    With several costs, or one that has rows, or budgets on the costs, the problem is solved for ``samples`` budgets
+    along each cost; so it is if the exact set has more than ``most_points`` points.
+    """
+    problem = build_problem(values, costs, budgets or {}, ties)
+    if len(problem.rows) == 1 and not problem.limited_rows:
+        exact = _exact(problem, most_points)
+        if exact is not None:
+            return exact
+    return _sampled(problem, samples, solver)
+
+
+def _exact(problem: Problem, most_points: int) -> Frontier | None:
+    """Nemhauser and Ullmann: add one group after the other, drop what is dominated."""
+    tableau = _as_limited(problem)
+    values, costs = np.zeros(1), np.zeros(1)
+    history: list[tuple[NDArray[np.int32], NDArray[np.int8]]] = []
+    for group in range(len(problem.groups)):
+        choices = np.flatnonzero(tableau.is_open[group])
+        count = len(values)
+        values = np.add.outer(tableau.values[group, choices], values).ravel()
+        costs = np.add.outer(tableau.costs[0, group, choices], costs).ravel()
+        order = np.lexsort((-values, costs))
+        keep = order[_climbs(values[order])]
+        if len(keep) > most_points:
+            return None
+        values, costs = values[keep], costs[keep]
+        history.append(((keep % count).astype(np.int32), choices[keep // count].astype(np.int8)))
+    return _frontier(problem, _traced(history, len(values)), is_exact=True)
+
+
+def _as_limited(problem: Problem) -> Tableau:
+    """Arrays of a problem whose one cost has no budget."""
+    (cost,) = problem.costs
+    return build_tableau(problem.with_budgets({cost: 0}))
+
+
+def _climbs(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which values are larger than all before them."""
+    best = np.maximum.accumulate(values)
+    least = _SAME * max(abs(values.max()), abs(values.min()))
+    is_larger: NDArray[np.bool_] = np.concatenate([[True], values[1:] > best[:-1] + least])
+    return is_larger
+
+
+def _traced(history: list[tuple[NDArray[np.int32], NDArray[np.int8]]], count: int) -> NDArray[np.int8]:
+    picks = np.empty((count, len(history)), dtype=np.int8)
+    states: NDArray[Any] = np.arange(count)
+    for group in range(len(history) - 1, -1, -1):
+        parents, choices = history[group]
+        picks[:, group] = choices[states]
+        states = parents[states]
+    return picks
+
+
+def _sampled(problem: Problem, samples: int, solver: str) -> Frontier:
+    """Solve for evenly spaced budgets between the smallest and the largest cost, on every axis."""
+    axes = []
+    for cost in problem.costs:
+        least = smallest_bits(problem, cost, {}, lambda other: bits_of(find_best(other, solver)))
+        assert least is not None, "without budgets everything is allowed"
+        low = problem.total(cost, least)
+        high = max(low, problem.total(cost, problem.bits([len(g.choices) - 1 for g in problem.groups])))
+        ceiling = problem.budgets.get(cost, math.inf)
+        steps = [low, *(low + (high - low) * i / (samples - 1) for i in range(1, samples - 1)), high]
+        axes.append(list(dict.fromkeys(min(step, ceiling) for step in steps)))
+    found = set()
+    for budgets in itertools.product(*axes):
+        best = find_best(problem.with_budgets(dict(zip(problem.costs, budgets, strict=True))), solver)
+        if best is not None:
+            found.add(tuple(g.choices.index(best.bits[g.name]) for g in problem.groups))
+    picks = np.array(sorted(found), dtype=np.int8).reshape(len(found), len(problem.groups))
+    return _frontier(problem, picks, is_exact=False)
+
+
+def _frontier(problem: Problem, picks: NDArray[np.int8], *, is_exact: bool) -> Frontier:
+    """Sort the points, and drop those that another beats or equals in everything."""
+    everyone = [problem.bits(row.tolist()) for row in picks]
+    totals = np.array([[float(problem.total(cost, bits)) for cost in problem.costs] for bits in everyone])
+    totals = totals.reshape(len(everyone), len(problem.costs))
+    objectives = np.array([problem.objective(bits) for bits in everyone])
+    order = np.lexsort((-objectives, *totals.T[::-1]))
+    kept: list[int] = []
+    if totals.shape[1] == 1:
+        kept = order[_climbs(objectives[order])].tolist() if len(order) else []
+    else:
+        for i in order.tolist():
+            if not any((totals[j] <= totals[i]).all() and objectives[j] >= objectives[i] for j in kept):
+                kept.append(i)
+    return Frontier(
+        costs=problem.costs,
+        is_exact=is_exact,
+        totals=totals[kept],
+        objectives=objectives[kept],
+        problem=problem,
+        picks=picks[kept],
+    )

@@ -1,0 +1,104 @@
+"""What a width is worth to a layer: sensitivities become the values that the allocator maximises."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hwbmpq.allocate.problem import AllocationError, Choice, Table
+from hwbmpq.errors import UnknownNameError
+from hwbmpq.values import Precision, Sensitivity
+
+Choices = Mapping[str, Sequence[Any]]
+"""By layer, in any order."""
+Rule = Callable[[Sensitivity, Choices], Table]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Objective:
+    name: str
+    summary: str
+    rule: Rule
+
+
+_OBJECTIVES: dict[str, Objective] = {}
+
+
+def register_objective(name: str) -> Callable[[Rule], Rule]:
+    """Make a function of sensitivity and choices known under a name; its docstring's first line is its summary."""
+
+    def add(rule: Rule) -> Rule:
+        if name in _OBJECTIVES:
+            raise ValueError(f"an objective named {name!r} is registered already")
+        summary = (rule.__doc__ or "").strip().partition("\n")[0]
+        _OBJECTIVES[name] = Objective(name=name, summary=summary, rule=rule)
+        return rule
+
+    return add
+
+
+def objectives() -> dict[str, Objective]:
+    return dict(_OBJECTIVES)
+
+
+def values_for(sensitivity: Sensitivity, choices: Choices, objective: str = "linear") -> Table:
+    """The values of every layer's choices, ready for ``solve``."""
+    if objective not in _OBJECTIVES:
+        raise UnknownNameError("objective", objective, _OBJECTIVES)
+    missing = [layer for layer in choices if layer not in sensitivity.scores]
+    if missing:
+        raise AllocationError(
+            f"no sensitivity for {len(missing)} of {len(choices)} layers: {', '.join(missing[:5])}",
+            hint="was it measured on this network?",
+        )
+    return _OBJECTIVES[objective].rule(sensitivity, choices)
+
+
+def weight_bits(choice: Choice) -> int:
+    if isinstance(choice, Precision):
+        return choice.weight_bits
+    return choice[0] if isinstance(choice, tuple) else choice
+
+
+@register_objective("linear")
+def linear(sensitivity: Sensitivity, choices: Choices) -> Table:
+    """The paper's: sensitivity times the position of the width among the candidates."""
+    free = [options for options in choices.values() if len(options) > 1]
+    widths = sorted({weight_bits(choice) for options in free for choice in options})
+    return {
+        layer: {
+            choice: sensitivity.scores[layer] * widths.index(weight_bits(choice)) if len(options) > 1 else 0.0
+            for choice in options
+        }
+        for layer, options in choices.items()
+    }
+
+
+@register_objective("error")
+def error(sensitivity: Sensitivity, choices: Choices) -> Table:
+    """Expected error that is saved against the layer's narrowest width; big layers count as big."""
+    return _saved_errors(sensitivity, choices, dict.fromkeys(choices, 1.0))
+
+
+@register_objective("hawq")
+def hawq(sensitivity: Sensitivity, choices: Choices) -> Table:
+    """HAWQ's: average Hessian trace times the squared weight error that is saved."""
+    return _saved_errors(sensitivity, choices, sensitivity.scores)
+
+
+def _saved_errors(sensitivity: Sensitivity, choices: Choices, factors: Mapping[str, float]) -> Table:
+    values = {}
+    for layer, options in choices.items():
+        if len(options) < 2:
+            values[layer] = dict.fromkeys(options, 0.0)
+            continue
+        errors = sensitivity.errors.get(layer, {})
+        missing = sorted({weight_bits(choice) for choice in options} - set(errors))
+        if missing:
+            raise AllocationError(
+                f"the sensitivity has no error of layer {layer!r} at {', '.join(map(str, missing))} bits, which this "
+                "objective needs",
+                hint="measure it with enbg, weight_error or hessian_trace, or use the objective linear",
+            )
+        worst = errors[weight_bits(min(options))]
+        values[layer] = {choice: factors[layer] * (worst - errors[weight_bits(choice)]) for choice in options}
+    return values

@@ -1,0 +1,280 @@
+"""The method from a described network to a plan, readable top to bottom."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hwbmpq.allocate import (
+    Allocation,
+    Explanation,
+    Frontier,
+    InfeasibleBudget,
+    explain,
+    frontier,
+    solve,
+    values_for,
+)
+from hwbmpq.costs import NetworkCosts, parse_budget, tabulate
+from hwbmpq.graph import LayerGraph
+from hwbmpq.hardware import HardwareProfile, layer_candidates, uniform
+from hwbmpq.report import Alternative, CostReport, LayerReport, Plan
+from hwbmpq.sensitivity import measure_sensitivity
+from hwbmpq.training import LabelledImages
+from hwbmpq.values import FLOAT_BITS, Precision, Sensitivity
+
+Budgets = Mapping[str, str | float]
+"""As people say them (``"350KiB"``, ``"12x"``), or numbers in the cost's own unit."""
+Choices = Mapping[str, tuple[Precision, ...]]
+
+BATCH_SIZE = 16
+"""Images in a batch of the calibration pass."""
+DEFAULT_RANGE = 0.25
+"""Share of the way from the smallest to the largest memory that is allowed if nobody says what is."""
+_EXTRA_BITS = 8 * 10 * 1024
+"""+10 KiB: what a memory budget is asked to grow by."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A network on a device under budgets: all but the sensitivity."""
+
+    graph: LayerGraph
+    costs: NetworkCosts
+    limits: Mapping[str, float]
+    """Budgets in the costs' own units."""
+    asked: Mapping[str, str]
+    """Budgets as they were said."""
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def choices(self) -> Choices:
+        return self.costs.choices
+
+
+def ask(
+    graph: LayerGraph,
+    profile: HardwareProfile,
+    budgets: Budgets | None = None,
+    *,
+    bits: Sequence[int] | None = None,
+    activation_bits: str | int = "auto",
+    costs: Sequence[str] = (),
+) -> Question:
+    """Candidates, costs and budgets of a network on a device; defaults come from the profile.
+
+    ``costs``: cost models to look at besides those of the profile and the budgets.
+    """
+    said: Budgets = budgets if budgets else profile.budgets
+    parsed = {name: parse_budget(name, text) for name, text in said.items()}
+    wanted = list(dict.fromkeys(["memory", *profile.cost_models, *parsed, *costs]))
+    policy, why = _activation_policy(graph, profile, list(parsed) or ["memory"], bits, activation_bits)
+    choices = layer_candidates(graph, profile, bits, activation_bits=policy)
+    tables = tabulate(graph, profile, costs=wanted, choices=choices)
+    limits = {name: tables.limit(budget) for name, budget in parsed.items() if tables.table(name)}
+    asked = {name: str(text) for name, text in said.items()}
+    remarks = [why] if why else []
+    if not budgets and limits:
+        remarks.append(f"budgets of the profile: {', '.join(f'{n}={t}' for n, t in asked.items())}")
+    if not limits:
+        limits = {"memory": _default_memory(tables)}
+        asked = {"memory": f"{DEFAULT_RANGE:.0%} of the range"}
+        remarks.append(
+            "no budget was given and the profile has none: memory at its smallest value plus a quarter of the range"
+        )
+    if len(tables.widths) == 1:
+        remarks.append(f"the device offers W{tables.widths[0]} only: there is nothing to allocate")
+    return Question(graph=graph, costs=tables, limits=limits, asked=asked, remarks=tuple(remarks))
+
+
+def _activation_policy(
+    graph: LayerGraph,
+    profile: HardwareProfile,
+    budgeted: Sequence[str],
+    bits: Sequence[int] | None,
+    asked: str | int,
+) -> tuple[str | int, str]:
+    """``auto``: the widest activations for all, unless a budget depends on them; then the same as the weights."""
+    if asked != "auto":
+        return asked, ""
+    tables = []
+    for policy in ("widest", "same"):
+        choices = layer_candidates(graph, profile, bits, activation_bits=policy)
+        tables.append(tabulate(graph, profile, costs=budgeted, choices=choices))
+    widest, same = tables
+    depends = [
+        name
+        for name in budgeted
+        if any(widest.total(name, width) != same.total(name, width) for width in same.widths)
+    ]
+    if depends:
+        return "same", f"activations as wide as weights: the budget on {', '.join(depends)} depends on them"
+    if widest.choices == same.choices:
+        return "same", ""
+    label = widest.label(widest.widths[-1])
+    return "widest", f"one activation width for all ({label[label.index('A') :]}): no budget depends on it"
+
+
+def _default_memory(costs: NetworkCosts) -> float:
+    table = costs.table("memory")
+    smallest, largest = (
+        table.total({name: pick(options) for name, options in costs.choices.items()}) for pick in (min, max)
+    )
+    return smallest + DEFAULT_RANGE * (largest - smallest)
+
+
+def measure(
+    network: nn.Module,
+    graph: LayerGraph,
+    choices: Sequence[Choices],
+    images: LabelledImages | None,
+    *,
+    method: str = "enbg",
+    batch_size: int = BATCH_SIZE,
+    on_batch: Callable[[int], None] | None = None,
+) -> Sensitivity:
+    """Sensitivity by a short calibration pass, for the candidates of one or several devices; no training."""
+    widths = {
+        layer.name: sorted({p.weight_bits for options in choices for p in options[layer.name]})
+        for layer in graph
+    }
+    widest = {layer.name: max(p for options in choices for p in options[layer.name]) for layer in graph}
+    batches, remarks = (None, ()) if images is None else _labelled(network, images, batch_size)
+    found = measure_sensitivity(
+        network, graph, batches, method=method, precisions=widest, widths=widths, on_batch=on_batch
+    )
+    return Sensitivity(
+        method=found.method, scores=found.scores, errors=found.errors, remarks=(*found.remarks, *remarks)
+    )
+
+
+def _labelled(
+    network: nn.Module, images: LabelledImages, batch_size: int
+) -> tuple[Iterator[tuple[Tensor, Tensor]], tuple[str, ...]]:
+    """Batches for a network; if the labels are not those of its classes, with its own predictions as labels."""
+    first = next(images.batches(1))[0]
+    outputs = _predict(network, first).shape[-1]
+    if outputs == images.classes:
+        return images.batches(batch_size), (f"calibrated on {len(images)} images of {images.name}",)
+    batches = ((x, _predict(network, x).argmax(dim=-1)) for x, _ in images.batches(batch_size))
+    return batches, (
+        f"calibrated on {len(images)} images of {images.name}, labelled by the network itself: it has {outputs} "
+        f"classes, the images have {images.classes}",
+    )
+
+
+def _predict(network: nn.Module, images: Tensor) -> Tensor:
+    was_training = network.training
+    network.eval()
+    try:
+        with torch.no_grad():
+            result: Any = network(images)
+    finally:
+        network.train(was_training)
+    while not isinstance(result, Tensor):
+        result = next(iter(result.values() if isinstance(result, Mapping) else result))
+    return result
+
+
+def plan(
+    question: Question,
+    sensitivity: Sensitivity,
+    *,
+    objective: str = "linear",
+    solver: str = "auto",
+    time_limit: float | None = None,
+    with_explanation: bool = True,
+    on_step: Callable[[int, int], None] | None = None,
+) -> Plan:
+    """The widths that are worth the most within the budgets; ``InfeasibleBudget`` if there are none."""
+    costs = question.costs
+    values = values_for(sensitivity, question.choices, objective)
+    allocation = solve(
+        values, costs.tables, question.limits, question.graph.ties, solver=solver, time_limit=time_limit
+    )
+    explanation: Explanation | None = None
+    if with_explanation:
+        extra = {name: [_EXTRA_BITS] for name in question.limits if costs.table(name).unit == "bit"}
+        explanation = explain(allocation, increases=extra, on_step=on_step)
+    ranges = [(min(options.values()), max(options.values())) for options in values.values()]
+    return Plan(
+        target=costs.profile.target,
+        objective=objective,
+        sensitivity=sensitivity,
+        layers=tuple(_layer_reports(question, sensitivity, allocation)),
+        costs={name: _cost_report(question, name, allocation) for name in costs.tables},
+        allocation=allocation,
+        alternatives=tuple(_alternative(question, values, width) for width in costs.widths),
+        explanation=explanation,
+        objective_range=(sum(low for low, _ in ranges), sum(high for _, high in ranges)),
+        remarks=question.remarks,
+        missing={name: str(error) for name, error in costs.missing.items()},
+    )
+
+
+def _layer_reports(
+    question: Question, sensitivity: Sensitivity, allocation: Allocation
+) -> Iterator[LayerReport]:
+    additive = {name: table for name, table in question.costs.tables.items() if table.is_additive}
+    for layer in question.graph:
+        precision: Any = allocation.bits[layer.name]
+        yield LayerReport(
+            name=layer.name,
+            kind=layer.kind,
+            parameters=layer.parameters,
+            sensitivity=sensitivity.scores[layer.name],
+            precision=precision,
+            is_fixed=len(question.choices[layer.name]) == 1,
+            costs={name: table[layer.name][precision] for name, table in additive.items()},
+        )
+
+
+def _cost_report(question: Question, name: str, allocation: Allocation) -> CostReport:
+    table = question.costs.table(name)
+    smallest, largest = (
+        table.total({layer: pick(options) for layer, options in question.choices.items()})
+        for pick in (min, max)
+    )
+    return CostReport(
+        name=name,
+        unit=table.unit,
+        total=allocation.costs[name],
+        budget=question.limits.get(name),
+        asked=question.asked.get(name, ""),
+        smallest=smallest,
+        largest=largest,
+        float_total=FLOAT_BITS * question.costs.weights if name == "memory" else None,
+        capacity=None if table.capacity is None else (table.capacity.level, table.capacity.bits),
+    )
+
+
+def _alternative(question: Question, values: Any, width: int) -> Alternative:
+    bits = uniform(question.choices, width)
+    totals = {name: table.total(bits) for name, table in question.costs.tables.items()}
+    return Alternative(
+        label=question.costs.label(width),
+        weight_bits=width,
+        costs=totals,
+        objective=sum(values[layer][precision] for layer, precision in bits.items()),
+        fits=all(totals[name] <= limit for name, limit in question.limits.items()),
+    )
+
+
+def trade_off(
+    question: Question,
+    sensitivity: Sensitivity,
+    costs: Sequence[str],
+    *,
+    objective: str = "linear",
+    samples: int = 24,
+    solver: str = "auto",
+) -> Frontier:
+    """What each amount of a cost buys on a device, whatever the budgets are."""
+    values = values_for(sensitivity, question.choices, objective)
+    tables = {name: question.costs.table(name) for name in costs}
+    return frontier(values, tables, question.graph.ties, samples=samples, solver=solver)
+
+
+__all__ = ["InfeasibleBudget", "Question", "ask", "measure", "plan", "trade_off"]
