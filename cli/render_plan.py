@@ -189,9 +189,8 @@ def _verdicts(plan: "Plan") -> list[str]:
         if allocation.optimal
         else f"[yellow]not proven[/]: the best may be {allocation.gap:.2g} better, relatively ({allocation.solver})"
     )
-    lines = [
-        f"{proof} in {allocation.seconds:.2g} s; the objective is shown as a share of what the widest widths would reach"
-    ]
+    took = f" in {allocation.seconds:.1f} s" if allocation.seconds >= 1 else ""
+    lines = [f"{proof}{took}; the objective is shown as a share of what the widest widths would reach"]
     memory = plan.costs.get("memory")
     if memory is not None and memory.float_total:
         lines.append(f"weights are {memory.float_total / memory.total:.1f} times smaller than in float")
