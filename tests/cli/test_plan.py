@@ -1,0 +1,141 @@
+"""``hwbmpq plan`` as a person types it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hwbmpq.cli.main import main
+from hwbmpq.cli.render_plan import budget_text
+from hwbmpq.costs import parse_budget
+
+pytestmark = pytest.mark.usefixtures("own_folder")
+
+NETWORK = ("--model", "hwbmpq:resnet8", "--target", "mpic")
+
+
+@pytest.fixture
+def plan(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    def run_plan(*arguments: str, code: int = 0) -> str:
+        assert main(["plan", *NETWORK, "--sensitivity", "uniform", *arguments]) == code
+        printed = capsys.readouterr()
+        return printed.err if code else printed.out
+
+    return run_plan
+
+
+def test_report_shows_layers_costs_budgets_and_alternatives(plan: Callable[..., str]) -> None:
+    text = plan("--budget", "memory=12x", "latency=13ms")
+    assert "layer3.0.conv2" in text
+    assert "runner-up" in text
+    assert "24.35 KiB" in text  # 74,800 weights × 32 bits / 12
+    assert "all W4A4, over budget" in text
+    assert "proven optimal" in text
+    assert "float" in text
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "160"])
+def test_no_line_is_wider_than_the_terminal(
+    plan: Callable[..., str], monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    text = plan("--budget", "memory=12x", "latency=13ms", "energy=80%")
+    assert max(map(len, text.splitlines())) <= int(columns)
+
+
+def test_json_holds_the_whole_plan(plan: Callable[..., str]) -> None:
+    content = json.loads(plan("--budget", "memory=12x", "--json"))
+    assert content["allocation"]["optimal"] is True
+    assert content["costs"]["memory"]["total"] <= content["costs"]["memory"]["budget"]
+    assert content["explanation"]["prices"][1]["increase"] == 8 * 10 * 1024
+
+
+def test_brief_leaves_the_explanation_out(plan: Callable[..., str]) -> None:
+    assert "runner-up" not in plan("--budget", "memory=12x", "--brief")
+
+
+def test_pasting_the_corrected_budgets_works(plan: Callable[..., str]) -> None:
+    error = plan("--budget", "memory=16KiB", "latency=13ms", "energy=1uJ", code=2)
+    assert "19.05 KiB" in error
+    assert "conv1, linear" in " ".join(error.split())
+    pasted = error.rpartition("--budget ")[2].split()
+    assert [text.partition("=")[0] for text in pasted] == ["memory", "latency", "energy"]
+    assert "latency=13ms" in pasted  # said as it was
+    assert "proven optimal" in plan("--budget", *pasted)
+
+
+@pytest.mark.parametrize(
+    ("budget", "message"),
+    [
+        ("memory", "write COST=AMOUNT"),
+        ("=3", "write COST=AMOUNT"),
+        ("memory=", "write COST=AMOUNT"),
+        ("memory=12 KB", "KB"),
+        ("memory=-3KiB", "greater than zero"),
+        ("latency=12x", "only a memory"),
+        ("bops=130%", "more than every layer at its widest"),
+        ("memroy=3KiB", "did you mean memory"),
+    ],
+)
+def test_a_wrong_budget_is_one_sentence(plan: Callable[..., str], budget: str, message: str) -> None:
+    error = plan("--budget", budget, code=2)
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_two_budgets_on_one_cost_are_refused(plan: Callable[..., str]) -> None:
+    assert "two budgets on memory" in plan("--budget", "memory=12x", "memory=10x", code=2)
+
+
+def test_scores_are_kept_and_read_again(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["plan", *NETWORK, "--budget", "memory=12x", "--json"]
+    assert main([*arguments, "--sensitivity", "weight-error", "--save-sensitivity", "scores.json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert main([*arguments, "--sensitivity", "scores.json"]) == 0
+    second = json.loads(capsys.readouterr().out)
+    assert first["allocation"]["bits"] == second["allocation"]["bits"]
+    assert any("random" in remark for remark in first["remarks"])
+
+
+def test_calibration_on_embedded_digits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *NETWORK, "--budget", "memory=12x", "--images", "16", "--brief"]) == 0
+    assert "calibrated on 16 images of digits" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[1]", "scores.json"),
+        ('{"conv1": "much"}', "conv1"),
+        ('{"conv1": 1.0}', "no sensitivity for 7 of 8 layers"),
+    ],
+    ids=["a list", "no number", "other layers"],
+)
+def test_a_wrong_file_of_scores_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], content: str, message: str
+) -> None:
+    Path("scores.json").write_text(content)
+    assert main(["plan", *NETWORK, "--budget", "memory=12x", "--sensitivity", "scores.json"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_unknown_method_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *NETWORK, "--sensitivity", "magic"]) == 2
+    assert "enbg" in capsys.readouterr().err
+
+
+def test_an_objective_without_its_errors_says_what_to_measure(plan: Callable[..., str]) -> None:
+    assert "weight_error" in plan("--objective", "error", code=2)
+
+
+@pytest.mark.parametrize("value", [1.0, 66.2959, 999.99951, 8192 * 1.00001, 3.5e6, 1e11])
+@pytest.mark.parametrize(
+    ("cost", "unit"), [("memory", "bit"), ("latency", "ms"), ("energy", "uJ"), ("bops", "bit-op")]
+)
+def test_a_suggested_budget_is_read_back_as_no_less_and_hardly_more(
+    cost: str, unit: str, value: float
+) -> None:
+    amount = parse_budget(cost, budget_text(value, unit)).amount
+    assert amount is not None
+    assert value <= amount <= value * 1.01 + 1
