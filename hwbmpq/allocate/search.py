@@ -26,9 +26,12 @@ Picks = NDArray[np.int64]
 
 _MARGIN = 1e-12
 """Share of the bound by which pruning errs on the safe side of rounding."""
-_MOST_STATES = 1_500_000
-_BEAMS = (300, 3000)
+_MOST_STATES = 2_500_000
+_CORES = ((20, 5000), (30, 5000), (40, 10_000), (60, 20_000))
+"""Before anything is proven: so many of the choices with the least regret, and states that are kept of them. The best
+assignment of such a core is close to the optimum at once."""
 _LAST_BEAM = 10_000
+_LATE_BEAM = 300
 _CHEAP = 200_000
 """States up to which a proof without any tolerance is worth its time."""
 _MOST_WORK = 15_000_000
@@ -91,11 +94,13 @@ class ExactSearch:
         for picks in (favourites, self._round_down(favourites)):
             if picks is not None and self.fits(picks) and self._value(picks) > low:
                 best, low = picks, self._value(picks)
-        for beam in _BEAMS:
-            picks, is_whole = self._explore(self._reach(low), beam)
+        for choices, beam in _CORES:
+            reach = self._reach(low)
+            core = self._regret_of(choices)
+            picks, is_whole = self._explore(reach, beam, core)
             if picks is not None and self._value(picks) > low:
                 best, low = picks, self._value(picks)
-            if is_whole:  # nothing better was left out; without any assignment, low is minus infinity
+            if is_whole and core >= reach:  # nothing better was left out; low is minus infinity if nothing fits at all
                 return self._found(best, low, low)
         return self._deepen(best, low, proof)
 
@@ -110,7 +115,7 @@ class ExactSearch:
             if self._work > _CHEAP:
                 tolerance = proof * abs(low + offset)
             reach = min(reach * _STEP, self.top - low - 0.9 * tolerance)
-            picks, is_whole = self._explore(reach, None)
+            picks, is_whole = self._explore(reach)
             is_better = picks is not None and self._value(picks) > low
             if picks is not None and is_better:
                 best, low = picks, self._value(picks)
@@ -129,6 +134,11 @@ class ExactSearch:
             if np.isfinite(low)
             else float(self._regrets[self.tableau.is_open].sum()) + self.top
         )
+
+    def _regret_of(self, choices: int) -> float:
+        """The regret up to which there are so many choices besides the favourites."""
+        regrets = np.sort(self._regrets[self.tableau.is_open & (self._regrets > 0)])
+        return float(regrets[choices]) if choices < len(regrets) else np.inf
 
     def _found(self, picks: Picks | None, low: float, bound: float) -> Found:
         offset = float(self._least.sum())
@@ -163,10 +173,13 @@ class ExactSearch:
             picks[group] = choice
         return None
 
-    def _explore(self, reach: float, beam: int | None) -> tuple[Picks | None, bool]:
-        """The best assignment within ``reach`` of the top, and whether all of those were looked at."""
+    def _explore(
+        self, reach: float, beam: int | None = None, core: float = np.inf
+    ) -> tuple[Picks | None, bool]:
+        """The best assignment within ``reach`` of the top and with regrets up to ``core``, and whether all of those were
+        looked at."""
         target = self.top - reach - _MARGIN * abs(self.top)
-        kept = self._regrets <= reach + _MARGIN * abs(self.top)
+        kept = self._regrets <= min(reach, core) + _MARGIN * abs(self.top)
         run = _Exploration(self, kept, target, beam)
         is_whole = run.expand_all()
         self._work += run.work
@@ -222,7 +235,7 @@ class _Exploration:
                 self._halves = [self._halves[side]] * 2
                 return is_whole
             if self._search._is_late():
-                self._beam = _BEAMS[0]
+                self._beam = min(self._beam or _LATE_BEAM, _LATE_BEAM)
         return is_whole
 
     def _grow(self, half: _Half, position: int, rest: Floats, least: Floats) -> bool:
