@@ -37,7 +37,7 @@ class Frontier(Sequence[FrontierPoint]):
     """Points × costs."""
     objectives: NDArray[np.float64]
     problem: Problem
-    picks: NDArray[np.int8]
+    picks: NDArray[np.int16]
     """Points × groups."""
 
     def __len__(self) -> int:
@@ -93,7 +93,7 @@ def _exact(problem: Problem, most_points: int) -> Frontier | None:
     """Nemhauser and Ullmann: add one group after the other, drop what is dominated."""
     tableau = _as_limited(problem)
     values, costs = np.zeros(1), np.zeros(1)
-    history: list[tuple[NDArray[np.int32], NDArray[np.int8]]] = []
+    history: list[tuple[NDArray[np.int32], NDArray[np.int16]]] = []
     for group in range(len(problem.groups)):
         choices = np.flatnonzero(tableau.is_open[group])
         count = len(values)
@@ -104,7 +104,7 @@ def _exact(problem: Problem, most_points: int) -> Frontier | None:
         if len(keep) > most_points:
             return None
         values, costs = values[keep], costs[keep]
-        history.append(((keep % count).astype(np.int32), choices[keep // count].astype(np.int8)))
+        history.append(((keep % count).astype(np.int32), choices[keep // count].astype(np.int16)))
     return _frontier(problem, _traced(history, len(values)), is_exact=True)
 
 
@@ -122,8 +122,8 @@ def _climbs(values: NDArray[np.float64]) -> NDArray[np.bool_]:
     return is_larger
 
 
-def _traced(history: list[tuple[NDArray[np.int32], NDArray[np.int8]]], count: int) -> NDArray[np.int8]:
-    picks = np.empty((count, len(history)), dtype=np.int8)
+def _traced(history: list[tuple[NDArray[np.int32], NDArray[np.int16]]], count: int) -> NDArray[np.int16]:
+    picks = np.empty((count, len(history)), dtype=np.int16)
     states: NDArray[Any] = np.arange(count)
     for group in range(len(history) - 1, -1, -1):
         parents, choices = history[group]
@@ -148,11 +148,11 @@ def _sampled(problem: Problem, samples: int, solver: str) -> Frontier:
         best = find_best(problem.with_budgets(dict(zip(problem.costs, budgets, strict=True))), solver)
         if best is not None:
             found.add(tuple(g.choices.index(best.bits[g.name]) for g in problem.groups))
-    picks = np.array(sorted(found), dtype=np.int8).reshape(len(found), len(problem.groups))
+    picks = np.array(sorted(found), dtype=np.int16).reshape(len(found), len(problem.groups))
     return _frontier(problem, picks, is_exact=False)
 
 
-def _frontier(problem: Problem, picks: NDArray[np.int8], *, is_exact: bool) -> Frontier:
+def _frontier(problem: Problem, picks: NDArray[np.int16], *, is_exact: bool) -> Frontier:
     """Sort the points, and drop those that another beats or equals in everything."""
     everyone = [problem.bits(row.tolist()) for row in picks]
     totals = np.array([[float(problem.total(cost, bits)) for cost in problem.costs] for bits in everyone])

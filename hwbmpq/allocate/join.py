@@ -10,10 +10,12 @@ from hwbmpq.allocate.tableau import Floats
 
 _ALL_PAIRS = 500_000
 """Up to so many pairs, trying them all is fastest."""
-_MOST_PAIRS = 12_000_000
+_MOST_PAIRS = 6_000_000
 _CHUNK = 1_000_000
 _MOST_AXES = 3
-_NARROW = 0.5
+_NARROW, _FINEST = 0.5, 1e-6
+"""Window as a share of the costs' spread: where a grid pays, and where its cells stay countable."""
+_ROUNDING = 1e-9
 
 Half = tuple[Floats, Floats]
 """Values, and states × rows of costs."""
@@ -31,12 +33,14 @@ def best_pair(
     of boxes finds the partners.
     """
     best: tuple[float, tuple[int, int] | None] = (floor + float(prices @ room), None)
-    if len(first[0]) * len(second[0]) <= _ALL_PAIRS:
-        candidates: Iterator[tuple[Indices, Indices]] = _all_pairs(len(first[0]), len(second[0]))
-        is_whole = True
+    leftover = (first[0] - first[1] @ prices).max() + (second[0] - second[1] @ prices).max() - floor
+    window = np.where(prices > 0, leftover / np.where(prices > 0, prices, 1.0), np.inf) * (1 + _ROUNDING)
+    axes = _narrow_axes(second[1], window)
+    count = len(first[0]) * len(second[0])
+    if count <= _ALL_PAIRS or not axes:
+        candidates, is_whole = _all_pairs(len(first[0]), len(second[0])), count <= _MOST_PAIRS
     else:
-        lowest = floor - (first[0] - first[1] @ prices).max() - (second[0] - second[1] @ prices).max()
-        candidates, is_whole = _neighbours(first[1], second[1], room, prices, leftover=-lowest)
+        candidates, is_whole = _neighbours(first[1][:, axes], second[1][:, axes], room[axes], window[axes])
     for one, other in candidates:
         fits = (first[1][one] + second[1][other] <= room).all(axis=1)
         values = np.where(fits, first[0][one] + second[0][other], -np.inf)
@@ -47,25 +51,33 @@ def best_pair(
 
 
 def _all_pairs(count: int, others: int) -> Iterator[tuple[Indices, Indices]]:
-    yield np.repeat(np.arange(count), others), np.tile(np.arange(others), count)
+    """A manageable number at a time; too many are cut off."""
+    rows = max(1, _CHUNK // others)
+    for start in range(0, min(count, -(-_MOST_PAIRS // others)), rows):
+        some = np.arange(start, min(start + rows, count))
+        yield np.repeat(some, others), np.tile(np.arange(others), len(some))
+
+
+def _narrow_axes(costs: Floats, window: Floats) -> list[int]:
+    """Rows on which few partners are close enough, the best first; not too fine a grid either."""
+    spread = costs.max(axis=0) - costs.min(axis=0)
+    share = np.full(len(window), np.inf)
+    np.divide(window, spread, out=share, where=spread > window)
+    narrow = [int(r) for r in np.argsort(share, kind="stable") if _FINEST < share[r] < _NARROW]
+    return narrow[:_MOST_AXES]
 
 
 def _neighbours(
-    first: Floats, second: Floats, room: Floats, prices: Floats, *, leftover: float
+    first: Floats, second: Floats, room: Floats, width: Floats
 ) -> tuple[Iterator[tuple[Indices, Indices]], bool]:
-    """Pairs whose costs add up to just below the room, by a grid over the rows that pin them down best."""
-    window = np.where(prices > 0, leftover / np.where(prices > 0, prices, 1.0), np.inf) * (1 + 1e-9)
-    low, high = second.min(axis=0), second.max(axis=0)
-    share = window / np.maximum(high - low, np.finfo(float).tiny)
-    axes = [int(r) for r in np.argsort(share, kind="stable")[:_MOST_AXES] if share[r] < _NARROW]
-    axes = axes or [int(share.argmin())]
-    width = np.maximum(np.minimum(window[axes], high[axes] - low[axes]), np.finfo(float).tiny)
-    cells = np.floor((second[:, axes] - low[axes]) / width).astype(np.int64)
+    """Pairs whose costs add up to the room or at most a width less, by a grid of boxes so wide."""
+    low = second.min(axis=0)
+    cells = np.floor((second - low) / width).astype(np.int64)
     sizes = cells.max(axis=0) + 1
     keys = _key(cells, sizes)
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
-    wanted = np.floor((room[axes] - first[:, axes] - low[axes]) / width)
+    wanted = np.floor((room - first - low) / width)
     wanted = np.clip(wanted, -2, sizes + 1).astype(np.int64)
     spans = _spans(wanted, sizes, keys)
     pairs = sum(int(counts.sum()) for _, counts in spans)

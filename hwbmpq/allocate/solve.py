@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hwbmpq.allocate.allocation import PROOF, Allocation
+from hwbmpq.allocate.core import Picks
 from hwbmpq.allocate.ilp import IntegerProgram
 from hwbmpq.allocate.infeasible import InfeasibleBudget
 from hwbmpq.allocate.problem import Choice, Cost, Problem, Table, Ties, build_problem
-from hwbmpq.allocate.search import ExactSearch, Found, Picks
+from hwbmpq.allocate.search import ExactSearch, Found
 from hwbmpq.allocate.solvers import Solver, SolverError, first_that_works, solvers_for
 from hwbmpq.allocate.tableau import Tableau, build_tableau, presolve
 from hwbmpq.allocate.widen import widen_for_free
@@ -161,8 +162,8 @@ class _Task:
         solver, prices = first_that_works(
             self._solvers, lambda solver: solver.prices(program, max(self._seconds_left(), 1.0))
         )
-        search = ExactSearch(tableau, prices * program.value_unit / tableau.room, deadline=self._deadline)
-        found = search.run(None, proof=self._proof)
+        search = ExactSearch(tableau, prices, deadline=self._deadline)
+        found = search.run(proof=self._proof)
         if not self._is_proven(found):
             found = self._ask_solver(solver, program, search, found)
         if found.picks is None:
@@ -180,10 +181,8 @@ class _Task:
                 raise SolverError("no allocation was found within the time limit", hint="allow more time")
             return found
         answer = solver.branch_and_bound(program, self._seconds_left(), self._proof / 2)
-        if answer.chosen is not None:
-            picks = program.picks_of(answer.chosen)
-            if search.fits(picks) and (found.picks is None or search.tableau.values_of(picks) > found.value):
-                found = search.run(picks, proof=self._proof)
+        if answer.chosen is not None and search.offer(program.picks_of(answer.chosen)):
+            found = search.run(proof=self._proof)
         if found.picks is None and answer.chosen is None and not answer.is_infeasible:
             raise SolverError(
                 f"{solver.name} found no allocation within the time limit", hint="allow more time"

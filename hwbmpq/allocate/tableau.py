@@ -65,7 +65,9 @@ def build_tableau(problem: Problem) -> Tableau:
                 for j, choice in enumerate(group.choices):
                     costs[r, g, j] = sum(choices[choice] for choices in paid)
     budgets = np.array([float(row.budget) - float(row.constant) for row in rows])
-    margin = _ROUNDING * (np.abs(budgets) + np.abs(costs).sum(axis=(1, 2)))
+    # Sums that stay within the budget err by no more, whatever the dear choices cost.
+    cheapest = np.where(is_open, costs, np.inf).min(axis=2)
+    margin = _ROUNDING * (np.abs(budgets) + np.abs(cheapest).sum(axis=1))
     tableau = Tableau(
         values=values, costs=costs, room=budgets + margin, is_open=is_open, rows=tuple(range(len(rows)))
     )
