@@ -82,7 +82,10 @@ def add_allocation_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _activation_bits(text: str) -> str | int:
-    return text if text == "auto" else parse_activation_bits(text)
+    try:
+        return text if text == "auto" else parse_activation_bits(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(str(error).replace("use same", "use auto, same")) from None
 
 
 def _positive(text: str) -> int:
@@ -99,7 +102,7 @@ def read_budgets(texts: Sequence[str]) -> dict[str, str]:
     """``["memory=350KiB", "latency=8ms"]`` by cost."""
     budgets: dict[str, str] = {}
     for text in texts:
-        name, equals, amount = text.partition("=")
+        name, equals, amount = (part.strip() for part in text.partition("="))
         if not equals or not name or not amount:
             raise HwbmpqError(
                 f"budget {text!r}: write COST=AMOUNT",
@@ -107,8 +110,19 @@ def read_budgets(texts: Sequence[str]) -> dict[str, str]:
             )
         if name in budgets:
             raise HwbmpqError(f"two budgets on {name}: {budgets[name]} and {amount}")
-        budgets[name.strip()] = amount.strip()
+        budgets[name] = amount
     return budgets
+
+
+def check_output(args: argparse.Namespace) -> None:
+    """Files that are to be written, before anything slow."""
+    if args.save_sensitivity is None:
+        return
+    if _method(args.sensitivity) is None:
+        raise HwbmpqError("--save-sensitivity: nothing is measured if --sensitivity names a file")
+    folder = Path(args.save_sensitivity).absolute().parent
+    if not folder.is_dir():
+        raise HwbmpqError(f"--save-sensitivity {args.save_sensitivity}: there is no folder {folder}")
 
 
 def load_network(args: argparse.Namespace) -> "tuple[LoadedModel, LayerGraph]":

@@ -33,7 +33,7 @@ def plot_frontiers(
         axes = figure.add_subplot()
         draw = _draw_points if len(costs) > 1 else _draw_lines
         draw(figure, axes, frontiers, costs, units, objective)
-        axes.set_title(title)
+        axes.set_title(title if len(frontiers) > 1 else f"{title} on {next(iter(frontiers))}")
         axes.grid(alpha=0.3)
         if len(frontiers) > 1:
             axes.legend(frameon=False)
@@ -58,7 +58,7 @@ def _draw_lines(
 ) -> None:
     name, size = _axis(frontiers, 0, units[costs[0]])
     for position, (target, frontier) in enumerate(frontiers.items()):
-        low, high = frontier.objectives.min(), frontier.objectives.max()
+        low, high = frontier.objective_range
         shares = (
             100 * (frontier.objectives - low) / (high - low) if high > low else frontier.objectives * 0 + 100
         )
@@ -78,6 +78,7 @@ def _draw_lines(
         < max(float(frontier.totals[:, 0].max()) for frontier in frontiers.values()) / size
     ):
         axes.set_xscale("log")  # devices that lie far apart
+    axes.set_ylim(-5, 105)
     axes.set_xlabel(f"{costs[0]} ({name})")
     axes.set_ylabel(f"objective ({objective}), % of its range")
 
@@ -92,7 +93,7 @@ def _draw_points(
 ) -> None:
     (x_name, x_size), (y_name, y_size) = (_axis(frontiers, i, units[costs[i]]) for i in range(2))
     for marker, (target, frontier) in zip("osD^vPX" * len(frontiers), frontiers.items(), strict=False):
-        low, high = frontier.objectives.min(), frontier.objectives.max()
+        low, high = frontier.objective_range
         shares = (
             100 * (frontier.objectives - low) / (high - low) if high > low else frontier.objectives * 0 + 100
         )

@@ -49,6 +49,8 @@ def _scale_for_all(values: Sequence[float], unit: str) -> tuple[str, float, int]
 
 def amount(value: float, unit: str) -> str:
     """``5.57 MiB``, ``7.70 ms``."""
+    if value == 0:
+        return "0"
     name, size = scale(value, unit)
     return f"{_digits(value / size)} {name}"
 

@@ -38,7 +38,7 @@ def print_frontier(
     table.add_column("objective", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     table.add_column("layers at each width", overflow="fold")
-    low, high = frontier.objectives.min(), frontier.objectives.max()
+    low, high = frontier.objective_range
     shown = thinned(frontier, None if all_rows else _MOST_ROWS)
     for point in shown:
         share = (point.objective - low) / (high - low) if high > low else 1.0

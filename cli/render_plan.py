@@ -15,12 +15,16 @@ from hwbmpq.cli.render_costs import amount, scale
 
 if TYPE_CHECKING:
     from hwbmpq.allocate import InfeasibleBudget
+    from hwbmpq.costs import CostTable
     from hwbmpq.report import LayerReport, Plan
 
 _MOST_ROWS = 60
 _WIDE = 110
 _BAR = 6
 _NARROWEST_NAME = 12
+_NARROW = 76
+_NO_DIFFERENCE = 1e-6
+_LABELS, _AMOUNT = 36, 12  # columns of the table of costs
 _COLOURS = {2: "red", 3: "yellow", 4: "yellow", 5: "green", 6: "green", 7: "green", 8: "green"}
 _SPOKEN_UNITS = {"Gbit-op": "GBOP", "Mbit-op": "MBOP", "bit-op": "BOP"}
 
@@ -35,15 +39,14 @@ def print_plan(
     console.print(_layer_table(console, plan, shown, title))
     if len(shown) < len(plan.layers):
         console.print(f"{len(plan.layers) - len(shown)} smaller layers are not shown; --all lists them")
-    console.print(
-        "[dim]needs: sensitivity, on a logarithmic scale; runner-up: the next best width, and what it would cost of the "
-        "objective[/]"
-        if plan.explanation is not None
-        else "[dim]needs: sensitivity, on a logarithmic scale[/]"
-    )
+    if console.width >= _NARROW:
+        runner_up = "; runner-up: the next best width, and what it costs of the objective"
+        console.print(
+            f"[dim]needs: sensitivity, logarithmic{runner_up if plan.explanation is not None else ''}[/]"
+        )
     console.print(_strip(plan))
     console.print()
-    console.print(_cost_table(plan))
+    console.print(_cost_table(plan, console.width))
     for line in [*_verdicts(plan), *_prices(plan)]:
         console.print(line)
     console.print()
@@ -54,45 +57,58 @@ def print_plan(
 
 
 def _layer_table(console: Console, plan: "Plan", shown: "Sequence[LayerReport]", title: str) -> Table:
-    is_wide = console.width >= _WIDE
+    is_wide, is_narrow = console.width >= _WIDE, console.width < _NARROW
     budgeted = [name for name, cost in plan.costs.items() if cost.budget is not None]
     others = [name for name in plan.costs if name not in budgeted] if is_wide else []
-    costs = [name for name in [*budgeted, *others] if name in plan.layers[0].costs][: 4 if is_wide else 2]
+    additive = [name for name in [*budgeted, *others] if name in plan.layers[0].costs]
+    costs = additive[: 4 if is_wide else 1 if is_narrow else 2]
+    explains = plan.explanation is not None and not is_narrow
     table = plain_table(f"{title} on {plan.target}")
     table.add_column("layer", no_wrap=True)
     if is_wide:
         table.add_column("kind", no_wrap=True)
     table.add_column("weights", justify="right", no_wrap=True)
-    table.add_column("needs", no_wrap=True)
+    if not is_narrow:
+        table.add_column("needs", no_wrap=True)
     table.add_column("width", no_wrap=True)
     for name in costs:
         table.add_column(name, justify="right", no_wrap=True)
-    if plan.explanation is not None:
+    if explains:
         table.add_column("runner-up", no_wrap=True)
     # What the other columns take: two spaces each, and their widest content.
-    taken = (16 if is_wide else 0) + 12 + (_BAR + 2) + 8 + 11 * len(costs) + 12
-    bars = _log_bars([layer.sensitivity for layer in plan.layers])
+    taken = (
+        20
+        + 11 * len(costs)
+        + (16 if is_wide else 0)
+        + (0 if is_narrow else _BAR + 2)
+        + (12 if explains else 0)
+    )
+    bars = _log_bars(plan.layers)
     for layer in shown:
         cells: list[Any] = [Text(shorten(layer.name, max(_NARROWEST_NAME, console.width - taken)))]
         cells += [layer.kind] if is_wide else []
-        cells += [f"{layer.parameters:,}", bars[layer.sensitivity], _width(layer)]
+        cells += [f"{layer.parameters:,}"]
+        cells += [] if is_narrow else [bars[layer.name]]
+        cells += [_width(layer)]
         cells += [amount(layer.costs[name], plan.costs[name].unit) for name in costs]
-        cells += [_runner_up(plan, layer)] if plan.explanation is not None else []
+        cells += [_runner_up(plan, layer)] if explains else []
         table.add_row(*cells)
     return table
 
 
-def _log_bars(scores: Sequence[float]) -> dict[float, str]:
-    """A bar for each score on a logarithmic scale: they span decades."""
-    positive = [score for score in scores if score > 0]
-    if not positive:
-        return dict.fromkeys(scores, "")
-    low, high = math.log(min(positive)), math.log(max(positive))
+def _log_bars(layers: "Sequence[LayerReport]") -> dict[str, str]:
+    """A bar for each score on a logarithmic scale, since they span decades; the layers with a choice make the scale."""
+    logs = {layer.name: math.log(layer.sensitivity) for layer in layers if layer.sensitivity > 0}
+    free = [logs[layer.name] for layer in layers if layer.name in logs and not layer.is_fixed] or [
+        *logs.values()
+    ]
+    if not free:
+        return dict.fromkeys((layer.name for layer in layers), "")
+    low, high = min(free), max(free)
+    shares = {name: (log - low) / (high - low) if high > low else 1.0 for name, log in logs.items()}
     return {
-        score: bar(0.1 + 0.9 * ((math.log(score) - low) / (high - low) if high > low else 1.0), _BAR)
-        if score > 0
-        else ""
-        for score in scores
+        layer.name: bar(max(0.1, 0.1 + 0.9 * shares[layer.name]), _BAR) if layer.name in shares else ""
+        for layer in layers
     }
 
 
@@ -102,7 +118,7 @@ def _width(layer: "LayerReport") -> Text:
 
 
 def _runner_up(plan: "Plan", layer: "LayerReport") -> Text:
-    """What the layer would have otherwise, and the share of the objective that it would cost."""
+    """What the layer would have otherwise, and the share of the objective's range that it would cost."""
     if layer.is_fixed:
         return Text("fixed", style="dim")
     assert plan.explanation is not None
@@ -111,18 +127,15 @@ def _runner_up(plan: "Plan", layer: "LayerReport") -> Text:
     runner_up = plan.explanation.runner_ups[layer.name]
     if runner_up is None:
         return Text("none fits", style="dim")
+    low, high = plan.objective_range
     return Text(
-        f"{_weights_of(runner_up.choice)} {_percent(-_relative(runner_up.loss, plan.allocation.objective))}"
+        f"{_weights_of(runner_up.choice)} {_percent(-runner_up.loss / (high - low) if high > low else 0.0)}"
     )
 
 
 def _weights_of(choice: Any) -> str:
     """``W4``: the activations follow."""
     return f"W{choice.weight_bits}"
-
-
-def _relative(part: float, whole: float) -> float:
-    return part / abs(whole) if whole else 0.0
 
 
 def _percent(share: float) -> str:
@@ -147,14 +160,17 @@ def _strip(plan: "Plan") -> Text:
     return text
 
 
-def _cost_table(plan: "Plan") -> Table:
-    """Costs across; this plan, its budgets and the alternatives down."""
+def _cost_table(plan: "Plan", width: int) -> Table:
+    """Costs across, those without a budget only where there is room; this plan, its budgets and alternatives down."""
+    room = max(1, (width - _LABELS) // _AMOUNT)
+    order = sorted(plan.costs.values(), key=lambda cost: cost.budget is None)[:room]
+    costs = [cost for cost in plan.costs.values() if cost in order]
     table = plain_table("Costs")
     table.add_column("", no_wrap=True)
-    for name in plan.costs:
-        table.add_column(name, justify="right", overflow="fold")
+    for cost in costs:
+        table.add_column(cost.name, justify="right", overflow="fold")
     table.add_column("objective", justify="right", no_wrap=True)
-    units = [cost.unit for cost in plan.costs.values()]
+    units = [cost.unit for cost in costs]
 
     def add(label: str, numbers: Sequence[float | None], objective: float | None, style: str = "") -> None:
         cells = [
@@ -164,7 +180,6 @@ def _cost_table(plan: "Plan") -> Table:
         share = "" if objective is None else f"{plan.share_of_range(objective):.1%}"
         table.add_row(label, *cells, share, style=style)
 
-    costs = list(plan.costs.values())
     add("this plan", [cost.total for cost in costs], plan.allocation.objective, "bold")
     add("budget", [cost.budget for cost in costs], None)
     add("left", [None if c.budget is None else c.budget - c.total for c in costs], None)
@@ -190,14 +205,16 @@ def _verdicts(plan: "Plan") -> list[str]:
         else f"[yellow]not proven[/]: the best may be {allocation.gap:.2g} better, relatively ({allocation.solver})"
     )
     took = f" in {allocation.seconds:.1f} s" if allocation.seconds >= 1 else ""
-    lines = [f"{proof}{took}; the objective is shown as a share of what the widest widths would reach"]
+    lines = [
+        f"{proof}{took}; the objective is a share of its range, from every layer at its worst to its best width"
+    ]
     memory = plan.costs.get("memory")
     if memory is not None and memory.float_total:
         lines.append(f"weights are {memory.float_total / memory.total:.1f} times smaller than in float")
     best = plan.best_uniform
     if best is None:
         lines.append("no single width fits the budgets; mixed widths do")
-    elif best.objective < allocation.objective:
+    elif plan.share_of_range(allocation.objective) - plan.share_of_range(best.objective) > _NO_DIFFERENCE:
         here, there = plan.share_of_range(allocation.objective), plan.share_of_range(best.objective)
         lines.append(
             f"mixed widths reach {here:.1%}; the best single width that fits, {best.label}, {there:.1%}"
@@ -245,33 +262,46 @@ def _spelled_changes(changes: Mapping[str, Any]) -> str:
 
 
 def _capacity_remarks(plan: "Plan") -> list[str]:
-    remarks = []
+    remarks: dict[tuple[str, float], str] = {}
     for name, cost in plan.costs.items():
         if cost.capacity is not None and cost.total > cost.capacity[1]:
             level, bits = cost.capacity
-            remarks.append(
-                f"{name} ({amount(cost.total, cost.unit)}) does not fit in {level} ({amount(bits, 'bit')})"
-            )
-    return remarks
+            text = f"{name} ({amount(cost.total, cost.unit)}) does not fit in {level} ({amount(bits, 'bit')})"
+            remarks.setdefault((level, cost.total), text)
+    return list(remarks.values())
+
+
+def capacity_lines(budgets: Mapping[str, float], tables: "Mapping[str, CostTable]") -> list[str]:
+    """Which of these budgets are more than the device has."""
+    return [
+        f"[yellow]![/] the device has {amount(table.capacity.bits, 'bit')} of {escape(table.capacity.level)}, less than that"
+        for name, table in tables.items()
+        if table.capacity is not None and budgets.get(name, 0) > table.capacity.bits
+    ]
 
 
 def print_infeasible(console: Console, error: "InfeasibleBudget", units: Mapping[str, str]) -> None:
     """Per budget: the least that is possible, and what would do."""
     table = plain_table("The budgets cannot be met")
-    for heading in ("cost", "budget", "smallest", "enough if the others stay", "held by fixed layers"):
-        table.add_column(heading, no_wrap=heading != "held by fixed layers")
+    for heading in ("cost", "budget", "smallest", "enough if the others stay", "of it fixed"):
+        table.add_column(heading, justify="left" if heading == "cost" else "right", no_wrap=True)
     for report in error.reports:
         unit = units.get(report.cost, "")
         held = sum(report.fixed.values())
-        names = ", ".join(list(report.fixed)[:3]) + (" …" if len(report.fixed) > 3 else "")
         table.add_row(
             report.cost,
             Text(amount(report.budget, unit), style="" if report.is_reachable else "red"),
             amount(report.smallest, unit),
-            "no amount" if report.relaxation is None else amount(report.relaxation, unit),
-            Text(f"{amount(held, unit)} ({names})") if report.fixed else "",
+            "not by itself" if report.relaxation is None else amount(report.relaxation, unit),
+            amount(held, unit) if held else "",
         )
     console.print(table)
+    fixed = list(dict.fromkeys(layer for report in error.reports for layer in report.fixed))
+    if fixed:
+        more = f" and {len(fixed) - 4} more" if len(fixed) > 4 else ""
+        console.print(
+            f"fixed are {escape(', '.join(fixed[:4]))}{more}: their width is not a matter of choice"
+        )
     if error.conflict:
         console.print(f"each can be met alone, but not {' and '.join(error.conflict)} together")
     narrow = {report.cost: report.smallest_bits for report in error.reports if not report.is_reachable}

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from hwbmpq.allocate import (
     Allocation,
+    AllocationError,
     Explanation,
     Frontier,
     InfeasibleBudget,
@@ -84,9 +85,17 @@ def ask(
         remarks.append(
             "no budget was given and the profile has none: memory at its smallest value plus a quarter of the range"
         )
+    remarks += _promotions(tables)
     if len(tables.widths) == 1:
         remarks.append(f"the device offers W{tables.widths[0]} only: there is nothing to allocate")
     return Question(graph=graph, costs=tables, limits=limits, asked=asked, remarks=tuple(remarks))
+
+
+def _promotions(costs: NetworkCosts) -> list[str]:
+    """Widths that the device stores or runs as wider ones."""
+    origins = (origin for t in costs.tables.values() for row in t.origins.values() for origin in row.values())
+    promoted = dict.fromkeys(origin.partition(";")[0] for origin in origins if "runs as" in origin)
+    return [f"{text}, and costs the same" for text in promoted]
 
 
 def _activation_policy(
@@ -189,16 +198,17 @@ def plan(
     on_step: Callable[[int, int], None] | None = None,
 ) -> Plan:
     """The widths that are worth the most within the budgets; ``InfeasibleBudget`` if there are none."""
+    _check_names(question, sensitivity)
     costs = question.costs
     values = values_for(sensitivity, question.choices, objective)
     allocation = solve(
         values, costs.tables, question.limits, question.graph.ties, solver=solver, time_limit=time_limit
     )
+    assert allocation.problem is not None, "it was just solved"
     explanation: Explanation | None = None
     if with_explanation:
         extra = {name: [_EXTRA_BITS] for name in question.limits if costs.table(name).unit == "bit"}
         explanation = explain(allocation, increases=extra, on_step=on_step)
-    ranges = [(min(options.values()), max(options.values())) for options in values.values()]
     return Plan(
         target=costs.profile.target,
         objective=objective,
@@ -208,10 +218,20 @@ def plan(
         allocation=allocation,
         alternatives=tuple(_alternative(question, values, width) for width in costs.widths),
         explanation=explanation,
-        objective_range=(sum(low for low, _ in ranges), sum(high for _, high in ranges)),
+        objective_range=allocation.problem.objective_range,
         remarks=question.remarks,
         missing={name: str(error) for name, error in costs.missing.items()},
     )
+
+
+def _check_names(question: Question, sensitivity: Sensitivity) -> None:
+    unknown = [name for name in sensitivity.scores if name not in question.choices]
+    if unknown:
+        raise AllocationError(
+            f"the sensitivity has scores for {', '.join(unknown[:5])}{' …' if len(unknown) > 5 else ''}, which the network "
+            "does not have",
+            hint="was it measured on this network?",
+        )
 
 
 def _layer_reports(
@@ -270,11 +290,13 @@ def trade_off(
     objective: str = "linear",
     samples: int = 24,
     solver: str = "auto",
+    on_step: Callable[[int, int], None] | None = None,
 ) -> Frontier:
     """What each amount of a cost buys on a device, whatever the budgets are."""
+    _check_names(question, sensitivity)
     values = values_for(sensitivity, question.choices, objective)
     tables = {name: question.costs.table(name) for name in costs}
-    return frontier(values, tables, question.graph.ties, samples=samples, solver=solver)
+    return frontier(values, tables, question.graph.ties, samples=samples, solver=solver, on_step=on_step)
 
 
 __all__ = ["InfeasibleBudget", "Question", "ask", "measure", "plan", "trade_off"]

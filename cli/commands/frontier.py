@@ -5,22 +5,28 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.markup import escape
+
 import hwbmpq
 from hwbmpq.cli.model_options import add_model_options
 from hwbmpq.cli.plan_options import (
     add_allocation_options,
     add_sensitivity_options,
+    check_output,
     get_sensitivity,
     load_network,
+    progress,
     untrained_remark,
 )
 from hwbmpq.cli.render import OutputConsole
 from hwbmpq.cli.render_frontier import print_frontier, thinned
 from hwbmpq.cli.target_options import TARGET_HELP
-from hwbmpq.errors import HwbmpqError
+from hwbmpq.errors import HwbmpqError, UnknownNameError
 
 if TYPE_CHECKING:
     from hwbmpq.allocate import Frontier
+    from hwbmpq.graph import LayerGraph
+    from hwbmpq.hardware import HardwareProfile
     from hwbmpq.pipeline import Question
 
 _DESCRIPTION = """\
@@ -63,18 +69,20 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
         help="budgets along each of several costs (default: %(default)s)",
     )
     add_sensitivity_options(parser)
-    parser.add_argument(
+    plot = parser.add_mutually_exclusive_group()
+    plot.add_argument(
         "--plot",
         metavar="FILE",
         help="draw it: .png, .svg or .pdf (default: frontier.svg, or nothing with --json)",
     )
-    parser.add_argument("--no-plot", action="store_true", help="draw nothing")
+    plot.add_argument("--no-plot", action="store_true", help="draw nothing")
     parser.add_argument("--all", action="store_true", help="list every point of the frontier")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> None:
+    check_output(args)
     costs = list(dict.fromkeys(args.cost or ["memory"]))
     plot = _plot_path(args)
     if args.samples < 2:
@@ -83,23 +91,20 @@ def run(args: argparse.Namespace) -> None:
         )
     profiles = [hwbmpq.load_profile(target) for target in dict.fromkeys(args.target)]
     model, graph = load_network(args)
-    questions = [
-        hwbmpq.pipeline.ask(
-            graph,
-            profile,
-            dict.fromkeys(costs, "100%"),
-            bits=args.bits,
-            activation_bits=args.activation_bits,
-        )
-        for profile in profiles
-    ]
+    questions, refusals = _ask(args, graph, profiles, costs)
     sensitivity = get_sensitivity(args, model, graph, questions)
-    frontiers = {
-        question.costs.profile.target: hwbmpq.pipeline.trade_off(
-            question, sensitivity, costs, objective=args.objective, samples=args.samples, solver=args.solver
-        )
-        for question in questions
-    }
+    frontiers = {}
+    for question in questions:
+        with progress(f"solving for {question.costs.profile.target}", 0) as advance:
+            frontiers[question.costs.profile.target] = hwbmpq.pipeline.trade_off(
+                question,
+                sensitivity,
+                costs,
+                objective=args.objective,
+                samples=args.samples,
+                solver=args.solver,
+                on_step=advance,
+            )
     units = {name: table.unit for name, table in questions[0].costs.tables.items()}
     if plot is not None:
         from hwbmpq.cli.plot_frontier import plot_frontiers  # matplotlib takes a second to import
@@ -112,10 +117,35 @@ def run(args: argparse.Namespace) -> None:
     for question in questions:
         name = question.costs.profile.target
         print_frontier(console, frontiers[name], units, title=f"{model.title} on {name}", all_rows=args.all)
-    for remark in [*untrained_remark(args), *sensitivity.remarks]:
-        console.print(f"[yellow]![/] {remark}", markup=True)
+    for remark in [*refusals, *untrained_remark(args), *sensitivity.remarks]:
+        console.print(f"[yellow]![/] {escape(remark)}")
     if plot is not None:
         console.print(f"drawn in {plot}", markup=False)
+
+
+def _ask(
+    args: argparse.Namespace, graph: "LayerGraph", profiles: "list[HardwareProfile]", costs: list[str]
+) -> "tuple[list[Question], list[str]]":
+    """A question for each device that has the costs, and why the others have not."""
+    questions, refusals = [], []
+    for profile in profiles:
+        try:
+            questions.append(
+                hwbmpq.pipeline.ask(
+                    graph,
+                    profile,
+                    dict.fromkeys(costs, "100%"),
+                    bits=args.bits,
+                    activation_bits=args.activation_bits,
+                )
+            )
+        except HwbmpqError as error:
+            if len(profiles) == 1 or isinstance(error, UnknownNameError):
+                raise
+            refusals.append(f"{profile.target} is left out: {error}")
+    if not questions:
+        raise HwbmpqError("; ".join(refusals))
+    return questions, refusals
 
 
 def _plot_path(args: argparse.Namespace) -> Path | None:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from typing import Any
 
 from rich.console import Console
@@ -11,6 +12,7 @@ from hwbmpq.cli.model_options import add_model_options
 from hwbmpq.cli.plan_options import (
     add_allocation_options,
     add_sensitivity_options,
+    check_output,
     get_sensitivity,
     load_network,
     progress,
@@ -18,7 +20,7 @@ from hwbmpq.cli.plan_options import (
     untrained_remark,
 )
 from hwbmpq.cli.render import OutputConsole
-from hwbmpq.cli.render_plan import paste_budgets, print_infeasible, print_plan
+from hwbmpq.cli.render_plan import capacity_lines, paste_budgets, print_infeasible, print_plan
 from hwbmpq.cli.target_options import TARGET_HELP
 from hwbmpq.errors import HwbmpqError
 
@@ -33,7 +35,7 @@ examples:
   hwbmpq plan --model hwbmpq:resnet20 --target mpic --budget memory=12x
   hwbmpq plan --model timm:resnet18 --pretrained --target jetson_nano --budget memory=3.5MiB
   hwbmpq plan --model hwbmpq:resnet8 --target gap9_ne16 --bits 2,4,8 --objective error \\
-              --budget memory=20KiB latency=0.2ms
+              --budget memory=20KiB latency=0.3ms
   hwbmpq plan --model timm:mobilenetv2_100 --target mpic --sensitivity scores.json --json
 
 budgets: memory=350KiB, memory=12x (a twelfth of float), latency=8ms, energy=40uJ,
@@ -64,7 +66,7 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
     add_allocation_options(parser)
     parser.add_argument(
         "--time-limit",
-        type=float,
+        type=_seconds,
         metavar="S",
         help="seconds for the solver; then the best so far (default: 60)",
     )
@@ -77,7 +79,18 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
 
 
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: give seconds above zero")
+    return seconds
+
+
 def run(args: argparse.Namespace) -> None:
+    check_output(args)
     profile = hwbmpq.load_profile(args.target)
     budgets = read_budgets(args.budget)
     for name, text in budgets.items():  # before anything slow
@@ -99,8 +112,12 @@ def run(args: argparse.Namespace) -> None:
                 on_step=advance,
             )
     except hwbmpq.InfeasibleBudget as error:
+        if args.json:
+            print(json.dumps(error.to_dict(), indent=2))
         units = {name: table.unit for name, table in question.costs.tables.items()}
         print_infeasible(Console(stderr=True, highlight=False), error, units)
+        for line in capacity_lines(error.suggestion, question.costs.tables):
+            Console(stderr=True, highlight=False).print(line)
         raise HwbmpqError(
             "the budgets cannot be met", hint=f"--budget {paste_budgets(error, question.asked, units)}"
         ) from error

@@ -25,6 +25,8 @@ class Core:
     """Minus infinity where a choice is closed."""
     costs: Floats
     room: Floats
+    band: Floats
+    """How far sums of costs may be off by rounding."""
     prices: Floats
     """What a unit of each row is worth."""
     regrets: Floats
@@ -77,6 +79,7 @@ def build_core(tableau: Tableau, prices: Floats) -> Core:
         values=values,
         costs=costs,
         room=room,
+        band=np.ldexp(tableau.band, shift),
         prices=worth,
         regrets=best - reduced,
         top=float(worth @ room + best.sum()),

@@ -1,12 +1,13 @@
 """Why these bits: what budgets are worth, what the runner-up is, what would change first. All by solving again."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hwbmpq.allocate.allocation import PROOF, Allocation
-from hwbmpq.allocate.infeasible import smallest_bits
+from hwbmpq.allocate.infeasible import budget_for, smallest_bits
 from hwbmpq.allocate.problem import AllocationError, Choice, Group, Problem, Row
 from hwbmpq.allocate.solve import Best, bits_of, find_best
 from hwbmpq.costs.table import Number
@@ -105,7 +106,7 @@ def explain(
     prices = [
         asker.price(cost, increase)
         for cost, budget in budgets.items()
-        for increase in [_PERCENT * budget, *(increases or {}).get(cost, ())]
+        for increase in [_PERCENT * abs(budget), *(increases or {}).get(cost, ())]
     ]
     grown = {cost: asker.if_grown(cost) for cost in budgets}
     shrunk = {cost: asker.if_shrunk(cost) for cost in budgets}
@@ -124,12 +125,8 @@ class _Asker:
     def __init__(self, allocation: Allocation, problem: Problem, deadline: float) -> None:
         self._allocation, self._problem, self._deadline = allocation, problem, deadline
         self._solver = allocation.solver
-        spread = [
-            max(sum(problem.values[layer][choice] for layer in group.layers) for choice in group.choices)
-            - min(sum(problem.values[layer][choice] for layer in group.layers) for choice in group.choices)
-            for group in problem.groups
-        ]
-        self._range = sum(spread)
+        low, high = problem.objective_range
+        self._range = high - low
 
     def price(self, cost: str, increase: Number) -> Price:
         budget = self._allocation.budgets[cost] + increase
@@ -143,9 +140,9 @@ class _Asker:
     def if_shrunk(self, cost: str) -> FirstChange | None:
         """Any budget below what is used now."""
         used = self._allocation.costs[cost]
-        least = -abs(used) * PROOF
-        budget = used - 1 if isinstance(used, int) else used + least
-        return self._first_change(cost, budget, self._solve(self._with_budget(cost, budget)))
+        budget = used - 1 if isinstance(used, int) else math.nextafter(used, -math.inf)
+        change = self._first_change(cost, budget, self._solve(self._with_budget(cost, budget)))
+        return change if change is not None and change.changes else None
 
     def if_grown(self, cost: str) -> FirstChange | None:
         """The least cost of an allocation that is better."""
@@ -168,8 +165,9 @@ class _Asker:
         bits = smallest_bits(demanding, cost, others, lambda problem: bits_of(self._solve(problem)))
         if bits is None:
             return None
-        budget = self._problem.total(cost, bits)
-        return self._first_change(cost, budget, self._solve(self._with_budget(cost, budget)))
+        budget = budget_for(self._problem, cost, bits)
+        change = self._first_change(cost, budget, self._solve(self._with_budget(cost, budget)))
+        return change if change is not None and change.gain > 0 else None
 
     def runner_ups(self, on_step: Callable[[int, int], None] | None) -> dict[str, RunnerUp | None]:
         free = [group for group in self._problem.groups if len(group.choices) > 1]

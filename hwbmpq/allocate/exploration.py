@@ -58,9 +58,11 @@ class Exploration:
         *,
         beam: int | None,
         is_late: Callable[[], bool],
+        accepts: Callable[[Picks], bool],
         further: float = FURTHER,
     ) -> None:
         self._core, self._beam, self._is_late, self._further = core, beam, is_late, further
+        self._accepts = accepts
         self._kept = kept
         self._picks = np.where(kept, -core.regrets, -np.inf).argmax(axis=1)
         counts = kept.sum(axis=1)
@@ -150,7 +152,7 @@ class Exploration:
     def _selected(self, states: _List, excess: Floats, most: int) -> NDArray[np.int64]:
         keep = np.flatnonzero(excess >= 0)
         if self._has_twins or states.costs.shape[1] == 1:
-            keep = keep[_not_dominated(states.values[keep], states.costs[keep])]
+            keep = keep[_not_dominated(states.values[keep], states.costs[keep], self._core.band)]
         if len(keep) > most:
             self.is_whole = False
             self._beam = min(most, _LAST_BEAM)  # no proof any more: only a good assignment is wanted
@@ -165,10 +167,12 @@ class Exploration:
             self._room,
             self._prices[0],
             self._floors[0],
+            lambda pair: self._accepts(self._traced(pair)),
         )
         self.is_joined = is_whole
-        if pair is None:
-            return None
+        return None if pair is None else self._traced(pair)
+
+    def _traced(self, pair: tuple[int, int]) -> Picks:
         picks: Picks = self._picks.copy()
         for states, state in zip(self._lists, pair, strict=True):
             states.trace(state, picks)
@@ -195,14 +199,16 @@ def _has_twins(values: Floats, costs: Floats) -> bool:
     return len(np.unique(numbers, axis=0)) < len(values)
 
 
-def _not_dominated(values: Floats, costs: Floats) -> NDArray[np.int64]:
+def _not_dominated(values: Floats, costs: Floats, band: Floats) -> NDArray[np.int64]:
     """States to keep: of equal ones the first; with a single row, only those that no cheaper one outdoes."""
     if len(values) < 2:
         return np.arange(len(values))
     if costs.shape[1] == 1:
         order = np.lexsort((-values, costs[:, 0]))
-        climbing = np.maximum.accumulate(values[order])
-        return np.sort(order[np.r_[True, climbing[1:] > climbing[:-1]]])
+        ranked, climbing = costs[order, 0], np.maximum.accumulate(values[order])
+        cheaper = np.arange(len(order)) if band[0] == 0 else np.searchsorted(ranked, ranked - band[0])
+        outdone = (cheaper > 0) & (climbing[cheaper - 1] >= values[order])
+        return np.sort(order[~outdone])
     order = np.lexsort((*costs.T, values))
     same = (values[order[1:]] == values[order[:-1]]) & (costs[order[1:]] == costs[order[:-1]]).all(axis=1)
     return np.sort(order[np.r_[True, ~same]])

@@ -2,18 +2,21 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwbmpq.allocate.infeasible import smallest_bits
+from hwbmpq.allocate.infeasible import budget_for, smallest_bits
 from hwbmpq.allocate.problem import Choice, Cost, Problem, Table, Ties, build_problem
 from hwbmpq.allocate.solve import bits_of, find_best
 from hwbmpq.allocate.tableau import Tableau, build_tableau
 from hwbmpq.costs.table import Number
+from hwbmpq.errors import UnknownNameError
+
+OnStep = Callable[[int, int], None]
 
 _SAME = 1e-12
 """Objectives that differ by less of their range are equal: rounding."""
@@ -56,8 +59,16 @@ class Frontier(Sequence[FrontierPoint]):
     def __iter__(self) -> Iterator[FrontierPoint]:
         return (self[position] for position in range(len(self)))
 
+    @property
+    def objective_range(self) -> tuple[float, float]:
+        """From every group at its worst to every group at its best choice."""
+        return self.problem.objective_range
+
     def best_within(self, budgets: Mapping[str, Number]) -> FrontierPoint | None:
         """The point with the largest objective that these budgets allow."""
+        for cost in budgets:
+            if cost not in self.costs:
+                raise UnknownNameError("cost of this frontier", cost, self.costs)
         limits = np.array([budgets.get(cost, math.inf) for cost in self.costs])
         fits = (self.totals <= limits).all(axis=1)
         if not fits.any():
@@ -75,18 +86,20 @@ def frontier(
     samples: int = 24,
     most_points: int = 200_000,
     solver: str = "auto",
+    on_step: OnStep | None = None,
 ) -> Frontier:
     """All non-dominated pairs of cost and objective if there is one additive cost; else a sample.
 
     With several costs, or one that has rows, or budgets on the costs, the problem is solved for ``samples`` budgets
-    along each cost; so it is if the exact set has more than ``most_points`` points.
+    along each cost; so it is if the exact set has more than ``most_points`` points. ``on_step`` is told how many of how
+    many are done.
     """
     problem = build_problem(values, costs, budgets or {}, ties)
     if len(problem.rows) == 1 and not problem.limited_rows:
         exact = _exact(problem, most_points)
         if exact is not None:
             return exact
-    return _sampled(problem, samples, solver)
+    return _sampled(problem, samples, solver, on_step)
 
 
 def _exact(problem: Problem, most_points: int) -> Frontier | None:
@@ -132,24 +145,38 @@ def _traced(history: list[tuple[NDArray[np.int32], NDArray[np.int16]]], count: i
     return picks
 
 
-def _sampled(problem: Problem, samples: int, solver: str) -> Frontier:
+def _sampled(problem: Problem, samples: int, solver: str, on_step: OnStep | None) -> Frontier:
     """Solve for evenly spaced budgets between the smallest and the largest cost, on every axis."""
-    axes = []
-    for cost in problem.costs:
-        least = smallest_bits(problem, cost, {}, lambda other: bits_of(find_best(other, solver)))
-        assert least is not None, "without budgets everything is allowed"
-        low = problem.total(cost, least)
-        high = max(low, problem.total(cost, problem.bits([len(g.choices) - 1 for g in problem.groups])))
-        ceiling = problem.budgets.get(cost, math.inf)
-        steps = [low, *(low + (high - low) * i / (samples - 1) for i in range(1, samples - 1)), high]
-        axes.append(list(dict.fromkeys(min(step, ceiling) for step in steps)))
-    found = set()
-    for budgets in itertools.product(*axes):
-        best = find_best(problem.with_budgets(dict(zip(problem.costs, budgets, strict=True))), solver)
-        if best is not None:
-            found.add(tuple(g.choices.index(best.bits[g.name]) for g in problem.groups))
+    grid = list(itertools.product(*(_steps(problem, cost, samples, solver) for cost in problem.costs)))
+    found: dict[tuple[int, ...], tuple[Number, ...]] = {}
+    solved: list[tuple[tuple[Number, ...], tuple[Number, ...]]] = []
+    for done, budgets in enumerate(reversed(grid)):
+        if not any(_answers(before, used, budgets) for before, used in solved):
+            best = find_best(problem.with_budgets(dict(zip(problem.costs, budgets, strict=True))), solver)
+            if best is not None:
+                used = tuple(budget_for(problem, cost, best.bits) for cost in problem.costs)
+                found[tuple(g.choices.index(best.bits[g.name]) for g in problem.groups)] = used
+                solved.append((budgets, used))
+        if on_step is not None:
+            on_step(done + 1, len(grid))
     picks = np.array(sorted(found), dtype=np.int16).reshape(len(found), len(problem.groups))
     return _frontier(problem, picks, is_exact=False)
+
+
+def _steps(problem: Problem, cost: str, samples: int, solver: str) -> list[Number]:
+    least = smallest_bits(problem, cost, {}, lambda other: bits_of(find_best(other, solver)))
+    assert least is not None, "without budgets everything is allowed"
+    widest = problem.bits([len(group.choices) - 1 for group in problem.groups])
+    low = budget_for(problem, cost, least)
+    high = max(low, budget_for(problem, cost, widest))
+    steps = [low, *(low + (high - low) * i / (samples - 1) for i in range(1, samples - 1)), high]
+    ceiling = problem.budgets.get(cost, math.inf)
+    return list(dict.fromkeys(min(step, ceiling) for step in steps))
+
+
+def _answers(before: tuple[Number, ...], used: tuple[Number, ...], budgets: tuple[Number, ...]) -> bool:
+    """Whether the best under larger budgets is also the best under these: it fits."""
+    return all(u <= b <= larger for u, b, larger in zip(used, budgets, before, strict=True))
 
 
 def _frontier(problem: Problem, picks: NDArray[np.int16], *, is_exact: bool) -> Frontier:

@@ -3,6 +3,7 @@
 import logging
 import math
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,7 +31,7 @@ class Glpk:
     def why_unavailable(self) -> str:
         return "" if shutil.which("glpsol") else _PROBLEM
 
-    def prices(self, program: IntegerProgram, seconds: float) -> NDArray[np.float64]:
+    def prices(self, program: IntegerProgram, seconds: float) -> NDArray[np.float64] | None:
         if shutil.which("glpsol"):
             try:
                 return _Glpsol(program, seconds).prices()
@@ -58,12 +59,15 @@ class _Glpsol:
 
     def __init__(self, program: IntegerProgram, seconds: float) -> None:
         self._program, self._seconds = program, seconds
+        self._deadline = time.monotonic() + seconds
 
-    def prices(self) -> NDArray[np.float64]:
+    def prices(self) -> NDArray[np.float64] | None:
         model = self._program.model
         model.dual = pyo.Suffix(direction=pyo.Suffix.IMPORT)
         try:
             results = self._run(model, nomip=None)
+            if self._is_infeasible(results):
+                return None
             if not pyo.check_optimal_termination(results):
                 raise SolverError(f"glpsol: {results.solver.termination_condition} in the relaxation")
             model.solutions.load_from(results)
@@ -77,14 +81,19 @@ class _Glpsol:
         model = self._program.model
         results = self._run(model, mipgap=gap, cuts=None)
         if not len(results.solution):
-            is_infeasible = results.solver.termination_condition == pyo.TerminationCondition.infeasible
-            return Answer(chosen=None, bound=None, is_infeasible=is_infeasible)
+            return Answer(chosen=None, bound=None, is_infeasible=self._is_infeasible(results))
         model.solutions.load_from(results)
         chosen = np.array([float(pyo.value(v, exception=False) or 0.0) for v in model.pick.values()])
         is_optimal = pyo.check_optimal_termination(results)
         value = float(self._program.values @ np.round(chosen))
         # glpsol's report has no bound; optimal means within the gap that was asked for.
         return Answer(chosen=chosen, bound=value * (1 + gap) if is_optimal else None)
+
+    def _is_infeasible(self, results: Any) -> bool:
+        condition = results.solver.termination_condition
+        # "other" is what Pyomo makes of "undefined", glpsol's word if nothing fits; or if its time is over.
+        is_undefined = condition == pyo.TerminationCondition.other and time.monotonic() < self._deadline
+        return is_undefined or bool(condition == pyo.TerminationCondition.infeasible)
 
     def _run(self, model: Any, **options: Any) -> Any:
         solver = pyo.SolverFactory("glpk")
@@ -122,9 +131,10 @@ class _Library:
         self._program, self._milliseconds = program, max(1, round(seconds * 1000))
         self._groups = len(program.tableau.values)
 
-    def prices(self) -> NDArray[np.float64]:
+    def prices(self) -> NDArray[np.float64] | None:
         with self._loaded() as lp:
-            self._relax(lp)
+            if not self._relax(lp):
+                return None
             rows = range(self._groups + 1, self._groups + len(self._program.costs) + 1)
             duals = [swiglpk.glp_get_row_dual(lp, row) for row in rows]
         prices: NDArray[np.float64] = np.maximum(np.array(duals, dtype=float), 0.0)
@@ -133,7 +143,8 @@ class _Library:
     def branch_and_bound(self, gap: float) -> Answer:
         columns = range(1, len(self._program.values) + 1)
         with self._loaded() as lp:
-            self._relax(lp)
+            if not self._relax(lp):
+                return Answer(chosen=None, bound=None, is_infeasible=True)
             for column in columns:
                 swiglpk.glp_set_col_kind(lp, column, swiglpk.GLP_BV)
             settings = swiglpk.glp_iocp()
@@ -152,15 +163,20 @@ class _Library:
         value = float(self._program.values @ np.round(chosen))
         return Answer(chosen=chosen, bound=value * (1 + gap) if status == swiglpk.GLP_OPT else None)
 
-    def _relax(self, lp: Any) -> None:
+    def _relax(self, lp: Any) -> bool:
+        """Solve the relaxation; whether anything fits."""
         settings = swiglpk.glp_smcp()
         swiglpk.glp_init_smcp(settings)
         settings.msg_lev, settings.tm_lim = swiglpk.GLP_MSG_OFF, self._milliseconds
         swiglpk.glp_scale_prob(lp, swiglpk.GLP_SF_AUTO)
         swiglpk.glp_adv_basis(lp, 0)
         code = swiglpk.glp_simplex(lp, settings)
-        if code or swiglpk.glp_get_status(lp) != swiglpk.GLP_OPT:
-            raise SolverError(f"GLPK could not solve the relaxation (code {code})")
+        status = swiglpk.glp_get_status(lp)
+        if not code and status == swiglpk.GLP_NOFEAS:
+            return False
+        if code or status != swiglpk.GLP_OPT:
+            raise SolverError(f"GLPK could not solve the relaxation (code {code}, status {status})")
+        return True
 
     @contextmanager
     def _loaded(self) -> Iterator[Any]:

@@ -22,10 +22,12 @@ class Highs:
     def why_unavailable(self) -> str:
         return _PROBLEM
 
-    def prices(self, program: IntegerProgram, seconds: float) -> NDArray[np.float64]:
+    def prices(self, program: IntegerProgram, seconds: float) -> NDArray[np.float64] | None:
         # Without presolve: the program is presolved already, and the rest costs more than it saves (measured).
         highs = _highs(program, seconds, presolve="off")
         highs.run()
+        if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
+            return None
         if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             raise SolverError(f"HiGHS: {highs.modelStatusToString(highs.getModelStatus())} in the relaxation")
         duals = np.array(highs.getSolution().row_dual)[len(program.tableau.values) :]

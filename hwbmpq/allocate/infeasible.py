@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from hwbmpq.allocate.problem import Choice, Problem, Table
 from hwbmpq.costs.table import Number
@@ -14,7 +15,7 @@ Bits = Mapping[str, Choice]
 FindBest = Callable[[Problem], Bits | None]
 """The best bits of a problem, or None if there are none within its budgets."""
 
-_CLOSE = Fraction(1, 10**9)
+_CLOSE = Fraction(1, 10**8)
 """Relative width at which a bisection ends."""
 
 
@@ -54,6 +55,24 @@ class InfeasibleBudget(HwbmpqError):  # noqa: N818 (a state of the budgets, and 
     def unreachable(self) -> tuple[str, ...]:
         """Costs whose budget is below the least that is possible."""
         return tuple(report.cost for report in self.reports if not report.is_reachable)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {
+            "error": str(self),
+            "budgets": {
+                report.cost: {
+                    "budget": report.budget,
+                    "smallest": report.smallest,
+                    "smallest_bits": {layer: str(choice) for layer, choice in report.smallest_bits.items()},
+                    "relaxation": report.relaxation,
+                    "fixed": dict(report.fixed),
+                }
+                for report in self.reports
+            },
+            "conflict": list(self.conflict),
+            "suggestion": {n: b if math.isfinite(b) else None for n, b in self.suggestion.items()},
+        }
 
     def _message(self) -> str:
         if self.unreachable:
@@ -148,7 +167,13 @@ class _Finder:
 
         widest = self._problem.bits([0] * len(self._problem.groups))
         bits = _bisect(Fraction(1), widest, factor_of, find)
-        return {name: max(b, self._rounded_up(name, bits)) for name, b in budgets.items()}
+        raised = {name: max(b, self._rounded_up(name, bits)) for name, b in budgets.items()}
+        for name in [name for name, budget in raised.items() if budget > budgets[name]]:
+            others = {other: budget for other, budget in raised.items() if other != name}
+            least = self._smallest_bits(name, others)
+            assert least is not None, "these budgets are met"
+            raised[name] = max(budgets[name], self._rounded_up(name, least))
+        return raised
 
     def _smallest_bits(self, cost: str, others: Mapping[str, Number]) -> Bits | None:
         return smallest_bits(self._problem, cost, others, self._find_best)
@@ -157,10 +182,7 @@ class _Finder:
         return _exact_total(self._problem, cost, bits)
 
     def _rounded_up(self, cost: str, bits: Bits) -> Number:
-        """A cost as a number that, taken as a budget, is met by these bits."""
-        total = self._problem.total(cost, bits)
-        exact = self._exact_total(cost, bits)
-        return total if Fraction(total) >= exact else math.nextafter(total, math.inf)
+        return budget_for(self._problem, cost, bits)
 
 
 def smallest_bits(
@@ -178,6 +200,13 @@ def smallest_bits(
 
     floor = max(_least(row.costs, problem) + Fraction(row.constant) for row in rows)
     return _bisect(floor, bits, lambda bits: _exact_total(problem, cost, bits), find)
+
+
+def budget_for(problem: Problem, cost: str, bits: Bits) -> Number:
+    """A cost as a number that, taken as a budget, is met by these bits: never rounded down."""
+    total = problem.total(cost, bits)
+    exact = _exact_total(problem, cost, bits)
+    return total if Fraction(total) >= exact else math.nextafter(total, math.inf)
 
 
 def _exact_total(problem: Problem, cost: str, bits: Bits) -> Fraction:

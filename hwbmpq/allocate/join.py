@@ -1,7 +1,7 @@
 """The best pair of two lists of partial assignments that fits the room, without trying all pairs."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,17 +23,23 @@ Indices = NDArray[np.int64]
 
 
 def best_pair(
-    first: Half, second: Half, room: Floats, prices: Floats, floor: float
+    first: Half,
+    second: Half,
+    room: Floats,
+    prices: Floats,
+    floor: float,
+    accepts: Callable[[tuple[int, int]], bool],
 ) -> tuple[tuple[int, int] | None, bool]:
-    """Positions of the pair with the largest value among those that fit and reach the floor, and whether all such
-    pairs were looked at.
+    """Positions of the pair with the largest value among those that fit, reach the floor and are accepted (whoever checks
+    in exact arithmetic), and whether all such pairs were looked at.
 
     A pair reaches the floor if value - prices·cost, and with it the value less what it leaves of the room at these
     prices, is no smaller. So it can leave only so much of a priced row: it must land in a narrow box, and a grid
     of boxes finds the partners.
     """
-    best: tuple[float, tuple[int, int] | None] = (floor + float(prices @ room), None)
     leftover = (first[0] - first[1] @ prices).max() + (second[0] - second[1] @ prices).max() - floor
+    if leftover < 0:
+        return None, True
     window = np.where(prices > 0, leftover / np.where(prices > 0, prices, 1.0), np.inf) * (1 + _ROUNDING)
     axes = _narrow_axes(second[1], window)
     count = len(first[0]) * len(second[0])
@@ -41,13 +47,19 @@ def best_pair(
         candidates, is_whole = _all_pairs(len(first[0]), len(second[0])), count <= _MOST_PAIRS
     else:
         candidates, is_whole = _neighbours(first[1][:, axes], second[1][:, axes], room[axes], window[axes])
+    best: tuple[int, int] | None = None
+    least = np.nextafter(floor + float(prices @ room), -np.inf)
     for one, other in candidates:
         fits = (first[1][one] + second[1][other] <= room).all(axis=1)
         values = np.where(fits, first[0][one] + second[0][other], -np.inf)
-        top = int(values.argmax())
-        if values[top] >= best[0] and (best[1] is None or values[top] > best[0]):
-            best = float(values[top]), (int(one[top]), int(other[top]))
-    return best[1], is_whole
+        while values.max() > least:
+            top = int(values.argmax())
+            pair = int(one[top]), int(other[top])
+            if accepts(pair):
+                best, least = pair, float(values[top])
+            else:
+                values[top] = -np.inf
+    return best, is_whole
 
 
 def _all_pairs(count: int, others: int) -> Iterator[tuple[Indices, Indices]]:
@@ -62,7 +74,7 @@ def _narrow_axes(costs: Floats, window: Floats) -> list[int]:
     """Rows on which few partners are close enough, the best first; not too fine a grid either."""
     spread = costs.max(axis=0) - costs.min(axis=0)
     share = np.full(len(window), np.inf)
-    np.divide(window, spread, out=share, where=spread > window)
+    np.divide(window, spread, out=share, where=(spread > 0) & (spread > window))
     narrow = [int(r) for r in np.argsort(share, kind="stable") if _FINEST < share[r] < _NARROW]
     return narrow[:_MOST_AXES]
 

@@ -20,6 +20,7 @@ class Objective:
     rule: Rule
 
 
+_TRACES = ("hessian_trace", "file")
 _OBJECTIVES: dict[str, Objective] = {}
 
 
@@ -82,6 +83,11 @@ def error(sensitivity: Sensitivity, choices: Choices) -> Table:
 @register_objective("hawq")
 def hawq(sensitivity: Sensitivity, choices: Choices) -> Table:
     """HAWQ's: average Hessian trace times the squared weight error that is saved."""
+    if sensitivity.method not in _TRACES:
+        raise AllocationError(
+            f"the objective hawq needs Hessian traces; the sensitivity is {sensitivity.method}",
+            hint="measure hessian_trace (--sensitivity hessian-trace), or use the objective error",
+        )
     return _saved_errors(sensitivity, choices, sensitivity.scores)
 
 
@@ -97,7 +103,8 @@ def _saved_errors(sensitivity: Sensitivity, choices: Choices, factors: Mapping[s
             raise AllocationError(
                 f"the sensitivity has no error of layer {layer!r} at {', '.join(map(str, missing))} bits, which this "
                 "objective needs",
-                hint="measure it with enbg, weight_error or hessian_trace, or use the objective linear",
+                hint="measure it at these widths (--sensitivity enbg, weight-error or hessian-trace with --bits), or use "
+                "the objective linear",
             )
         worst = errors[weight_bits(min(options))]
         values[layer] = {choice: factors[layer] * (worst - errors[weight_bits(choice)]) for choice in options}

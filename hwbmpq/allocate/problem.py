@@ -1,9 +1,11 @@
 """What is asked of the allocator, checked: groups of layers, their values, and sums that have a budget."""
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from numbers import Integral, Real
 from typing import Any
 
 import networkx as nx
@@ -95,6 +97,15 @@ class Problem:
     def objective(self, bits: Mapping[str, Choice]) -> float:
         return math.fsum(choices[bits[layer]] for layer, choices in self.values.items())
 
+    @property
+    def objective_range(self) -> tuple[float, float]:
+        """From every group at its worst to every group at its best choice."""
+        worth = [
+            [sum(self.values[layer][choice] for layer in group.layers) for choice in group.choices]
+            for group in self.groups
+        ]
+        return sum(map(min, worth)), sum(map(max, worth))
+
     def is_within_budgets(self, bits: Mapping[str, Choice]) -> bool:
         """In exact arithmetic: a budget is not overshot by the least bit."""
         return all(row.holds(bits) for row in self.limited_rows)
@@ -132,23 +143,29 @@ def build_problem(
     values: Table, costs: Mapping[str, Cost], budgets: Mapping[str, Number], ties: Ties = ()
 ) -> Problem:
     """Check the numbers, merge tied layers, and spread the costs out into rows."""
-    if not values:
-        raise AllocationError("no layers: values is empty")
-    _check_table("values", values)
-    for name, budget in budgets.items():
+    if not isinstance(values, Mapping) or not values:
+        raise AllocationError("no layers: values is empty, or no mapping")
+    values = _checked("values", values)
+    for name in budgets:
         if name not in costs:
             raise UnknownNameError("cost to budget", name, costs)
-        if not _is_number(budget) or math.isnan(budget) or budget == -math.inf:
-            raise AllocationError(f"budget {name}={budget!r} is no number")
+    limits = {name: _budget(name, budget) for name, budget in budgets.items()}
     rows = tuple(
-        row for name, cost in costs.items() for row in _rows(name, cost, budgets.get(name, math.inf), values)
+        row for name, cost in costs.items() for row in _rows(name, cost, limits.get(name, math.inf), values)
     )
-    return Problem(
-        groups=_groups(values, ties), values=_without_noise(values), rows=rows, budgets=dict(budgets)
-    )
+    return Problem(groups=_groups(values, ties), values=_without_noise(values), rows=rows, budgets=limits)
+
+
+def _budget(name: str, budget: Number) -> Number:
+    budget = _unwrapped(budget)
+    if not _is_number(budget) or not (budget == math.inf or _is_finite(budget)):
+        raise AllocationError(f"budget {name}={budget!r} is no number")
+    return _plain(budget)
 
 
 def _rows(name: str, cost: Cost, budget: Number, values: Table) -> list[Row]:
+    if isinstance(cost, str) or not isinstance(cost, CostTable | Mapping | Sequence):
+        raise AllocationError(f"cost {name!r} is no table: {cost!r}")
     if isinstance(cost, CostTable):
         parts: Sequence[CostRow] = cost.rows
     elif isinstance(cost, Mapping):
@@ -160,31 +177,80 @@ def _rows(name: str, cost: Cost, budget: Number, values: Table) -> list[Row]:
             )
         parts = [CostRow(costs=cost)]
     else:
-        parts = [CostRow(costs=table) for table in cost]
-    rows = []
-    for part in parts:
-        _check_table(f"cost {name!r}", part.costs, values)
-        rows.append(Row(cost=name, costs=part.costs, constant=part.constant, label=part.label, budget=budget))
-    if not rows:
+        parts = [CostRow(costs=_mapping(name, table)) for table in cost]
+    if not parts:
         raise AllocationError(f"cost {name!r} has no table")
-    return rows
+    return [
+        Row(
+            cost=name,
+            costs=_checked(f"cost {name!r}", part.costs, values),
+            constant=_budget(f"constant of {name}", part.constant),
+            label=part.label,
+            budget=budget,
+        )
+        for part in parts
+    ]
 
 
-def _check_table(what: str, table: Table, values: Table | None = None) -> None:
+def _mapping(name: str, table: Any) -> Table:
+    if not isinstance(table, Mapping):
+        raise AllocationError(f"cost {name!r} is no list of tables: {table!r}")
+    return table
+
+
+def _checked(what: str, table: Table, values: Table | None = None) -> Table:
+    """The table in Python's own numbers."""
+    checked: dict[str, dict[Choice, Number]] = {}
     for layer, choices in table.items():
+        if not isinstance(layer, str) or not isinstance(choices, Mapping):
+            raise AllocationError(
+                f"{what}: {layer!r}: {choices!r} is no table", hint='write {"layer": {2: number, 4: number}}'
+            )
         if values is not None and layer not in values:
             raise UnknownNameError(f"layer for {what}", layer, values)
-        missing = set() if values is None else set(values[layer]) - set(choices)
-        if missing or not choices:
+        numbers = {_plain_choice(choice): _unwrapped(value) for choice, value in choices.items()}
+        if len({type(choice) for choice in numbers}) > 1:
+            raise AllocationError(f"{what}, layer {layer!r}: choices of different kinds: {list(numbers)}")
+        missing = set() if values is None else set(values[layer]) - set(numbers)
+        if missing or not numbers:
             found = ", ".join(map(str, sorted(missing))) or "any choice"
             raise AllocationError(f"{what}, layer {layer!r}: no number for {found}")
-        for choice, value in choices.items():
-            if not _is_number(value) or not math.isfinite(value):
+        for choice, value in numbers.items():
+            if not _is_number(value) or not _is_finite(value):
                 raise AllocationError(f"{what}, layer {layer!r}, {choice}: {value!r} is no finite number")
+        checked[layer] = {choice: _plain(value) for choice, value in numbers.items()}
+    return checked
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether it is one, as a floating-point number too."""
+    return bool(abs(value) <= sys.float_info.max)
+
+
+def _unwrapped(value: Any) -> Any:
+    """What a tensor or array of one element holds."""
+    return value.item() if hasattr(value, "item") else value
+
+
+def _plain(number: Number) -> Number:
+    """numpy's numbers become Python's."""
+    return int(number) if isinstance(number, Integral) else float(number)
+
+
+def _plain_choice(choice: Any) -> Choice:
+    if isinstance(choice, Precision):
+        return choice
+    if isinstance(choice, Integral) and not isinstance(choice, bool):
+        return int(choice)
+    if isinstance(choice, tuple) and len(choice) == 2 and all(isinstance(bits, Integral) for bits in choice):
+        return int(choice[0]), int(choice[1])
+    raise AllocationError(
+        f"{choice!r} is no choice", hint="use a width, a (weight, activation) pair or a Precision"
+    )
 
 
 def _groups(values: Table, ties: Ties) -> tuple[Group, ...]:
@@ -192,6 +258,8 @@ def _groups(values: Table, ties: Ties) -> tuple[Group, ...]:
     graph = nx.Graph()
     graph.add_nodes_from(values)
     for tie in ties:
+        if isinstance(tie, str):
+            raise AllocationError(f"ties: {tie!r} is no group of layers", hint='write ties=[("a", "b")]')
         layers = tie.layers if isinstance(tie, TieGroup) else tuple(tie)
         for layer in layers:
             if layer not in values:

@@ -11,6 +11,7 @@ the bound falls by δ, otherwise the best one is optimal. No tolerance of a solv
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,7 @@ assignment of such a core is close to the optimum at once."""
 _CHEAP = 200_000
 """States up to which a proof without any tolerance is worth its time."""
 _MOST_WORK = 15_000_000
+_FEW_ROWS, _FEW_CHOICES = 4, 64
 _FIRST_STEP = 1 / 8
 _STEP = 1.5
 _SAFELY = 0.9
@@ -44,9 +46,15 @@ class Found:
 class ExactSearch:
     """Enumerates near-optimal assignments of a presolved tableau, for the prices of its relaxation."""
 
-    def __init__(self, tableau: Tableau, prices: Floats, *, deadline: float) -> None:
+    def __init__(
+        self, tableau: Tableau, prices: Floats, *, accepts: Callable[[Picks], bool], deadline: float
+    ) -> None:
         self.core = build_core(tableau, prices)
-        self._is_open, self._deadline = tableau.is_open, deadline
+        self._is_open, self._deadline, self._accepts = tableau.is_open, deadline, accepts
+        # With many rows, bounds by prices are weak, and branch and bound is the better way.
+        is_hard = len(tableau.rows) > _FEW_ROWS and tableau.is_open.sum() > _FEW_CHOICES
+        self._cores = _CORES[:1] if is_hard else _CORES
+        self._most_work = 0 if is_hard else _MOST_WORK
         self._margin = _MARGIN * abs(self.core.top)
         self._work = 0
         self._best: Picks | None = None
@@ -57,18 +65,20 @@ class ExactSearch:
         favourites = self.core.favourites
         for picks in (favourites, self._rounded_down(favourites)):
             self.offer(picks)
-        for choices, beam in _CORES:
+        for choices, beam in self._cores:
             reach, regret = self._reach(), self._regret_of(choices)
             is_whole = self._explore(reach, beam, regret)
             if (
                 is_whole and regret >= reach
             ):  # nothing better was left out, and nothing at all if nothing was found
-                return self._found(self._low)
-        return self._found(self._deepened(proof))
+                return self.found(self._low)
+        return self.found(self._deepened(proof))
 
     def offer(self, picks: Picks | None) -> bool:
-        """Take an assignment if it is better than the best so far; whether it was."""
+        """Take an assignment if it is better than the best so far, and within the budgets; whether it was."""
         if picks is None or not self.core.fits(picks) or self.core.value(picks) <= self._low:
+            return False
+        if not self._accepts(picks):
             return False
         self._best, self._low = picks, self.core.value(picks)
         return True
@@ -97,7 +107,13 @@ class ExactSearch:
         target = self.core.top - reach - self._margin
         for further in (FURTHER, np.inf):
             exploration = Exploration(
-                self.core, kept, target, beam=beam, is_late=self._is_late, further=further
+                self.core,
+                kept,
+                target,
+                beam=beam,
+                is_late=self._is_late,
+                accepts=self._accepts,
+                further=further,
             )
             self.offer(exploration.best())
             self._work += exploration.work
@@ -116,12 +132,13 @@ class ExactSearch:
         regrets = np.sort(self.core.regrets[self._is_open & (self.core.regrets > 0)])
         return float(regrets[choices]) if choices < len(regrets) else np.inf
 
-    def _found(self, bound: float) -> Found:
+    def found(self, bound: float) -> Found:
+        """The best assignment so far."""
         core = self.core
         return Found(picks=self._best, value=core.in_tableau(self._low), bound=core.in_tableau(bound))
 
     def _is_exhausted(self) -> bool:
-        return self._work > _MOST_WORK or self._is_late()
+        return self._work > self._most_work or self._is_late()
 
     def _is_late(self) -> bool:
         return time.monotonic() > self._deadline

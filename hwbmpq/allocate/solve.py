@@ -1,5 +1,7 @@
 """``solve``: numbers in, bits out."""
 
+import logging
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,15 +12,18 @@ from hwbmpq.allocate.allocation import PROOF, Allocation
 from hwbmpq.allocate.core import Picks
 from hwbmpq.allocate.ilp import IntegerProgram
 from hwbmpq.allocate.infeasible import InfeasibleBudget
-from hwbmpq.allocate.problem import Choice, Cost, Problem, Table, Ties, build_problem
+from hwbmpq.allocate.problem import AllocationError, Choice, Cost, Problem, Table, Ties, build_problem
 from hwbmpq.allocate.search import ExactSearch, Found
 from hwbmpq.allocate.solvers import Solver, SolverError, first_that_works, solvers_for
 from hwbmpq.allocate.tableau import Tableau, build_tableau, presolve
 from hwbmpq.allocate.widen import widen_for_free
 from hwbmpq.costs.table import Number
 
+_LOG = logging.getLogger(__name__)
 DEFAULT_SECONDS = 60.0
 """Time limit if none is given: nothing ever hangs."""
+_FEW_CHOICES = 64
+"""Up to so many choices the search needs no prices."""
 _FEW_ROWS = 8
 """Rows that are looked at from the start; of many (the steps of a schedule), most never matter."""
 
@@ -86,6 +91,8 @@ def find_best(
 ) -> Best | None:
     """The best bits to a relative gap of ``proof``; None if no allocation is within the budgets."""
     seconds = DEFAULT_SECONDS if time_limit is None else time_limit
+    if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+        raise AllocationError(f"time_limit={time_limit!r}: give seconds")
     outcome = _Task(problem, solvers_for(solver), time.monotonic() + seconds, proof).run()
     if outcome is None:
         return None
@@ -123,16 +130,7 @@ class _Task:
 
     def run(self) -> _Outcome | None:
         """The best picks; None if no allocation is within the budgets."""
-        tableau = build_tableau(self._problem)
-        while True:
-            outcome = self._solve_lazily(presolve(tableau))
-            if outcome is None:
-                return None
-            bits = self._problem.bits(outcome.picks.tolist())
-            over = [r for r, row in enumerate(self._problem.limited_rows) if not row.holds(bits)]
-            if not over:
-                return outcome
-            tableau = _tightened(tableau, outcome.picks, over)
+        return self._solve_lazily(presolve(build_tableau(self._problem)))
 
     def _solve_lazily(self, tableau: Tableau) -> _Outcome | None:
         """Look at few rows first, and at others once they are overshot."""
@@ -145,12 +143,15 @@ class _Task:
             if outcome is None:
                 return None
             excess = tableau.costs_of(outcome.picks) / tableau.room
-            over = [
-                r for r in np.argsort(-excess, kind="stable").tolist() if excess[r] > 1 and r not in active
-            ]
+            others = [r for r in np.argsort(-excess, kind="stable").tolist() if r not in active]
+            over = [r for r in others if not self._holds(tableau.rows[r], outcome.picks)][:_FEW_ROWS]
             if not over:
                 return outcome
-            active.update(over[:_FEW_ROWS])
+            active.update(over)
+
+    def _holds(self, row: int, picks: Picks) -> bool:
+        """In exact arithmetic."""
+        return self._problem.limited_rows[row].holds(self._problem.bits(picks.tolist()))
 
     def _solve(self, tableau: Tableau) -> _Outcome | None:
         program = IntegerProgram(self._problem, tableau)
@@ -162,7 +163,16 @@ class _Task:
         solver, prices = first_that_works(
             self._solvers, lambda solver: solver.prices(program, max(self._seconds_left(), 1.0))
         )
-        search = ExactSearch(tableau, prices, deadline=self._deadline)
+        if prices is None:
+            if tableau.is_open.sum() > _FEW_CHOICES:
+                return None
+            prices = np.zeros(len(tableau.rows))  # a budget met to the last digit: only the search can tell
+        search = ExactSearch(
+            tableau,
+            prices,
+            accepts=lambda picks: all(self._holds(row, picks) for row in tableau.rows),
+            deadline=self._deadline,
+        )
         found = search.run(proof=self._proof)
         if not self._is_proven(found):
             found = self._ask_solver(solver, program, search, found)
@@ -180,17 +190,27 @@ class _Task:
             if found.picks is None:
                 raise SolverError("no allocation was found within the time limit", hint="allow more time")
             return found
-        answer = solver.branch_and_bound(program, self._seconds_left(), self._proof / 2)
-        if answer.chosen is not None and search.offer(program.picks_of(answer.chosen)):
-            found = search.run(proof=self._proof)
-        if found.picks is None and answer.chosen is None and not answer.is_infeasible:
+        try:
+            _, answer = first_that_works(
+                [solver, *(other for other in self._solvers if other is not solver)],
+                lambda solver: solver.branch_and_bound(program, self._seconds_left(), self._proof / 2),
+            )
+        except SolverError as error:
+            if found.picks is None:
+                raise
+            _LOG.warning("%s; the allocation is not proven", error)
+            return found
+        if answer.chosen is not None:
+            search.offer(program.picks_of(answer.chosen))
+        better = search.found(-np.inf)
+        if better.picks is None and not answer.is_infeasible:
             raise SolverError(
                 f"{solver.name} found no allocation within the time limit", hint="allow more time"
             )
         bound = found.bound
         if answer.bound is not None:
             bound = min(bound, answer.bound * program.value_unit + program.value_offset)
-        return replace(found, bound=max(bound, found.value))
+        return replace(better, bound=max(bound, better.value))
 
     def _is_proven(self, found: Found) -> bool:
         if found.picks is None:
@@ -199,12 +219,3 @@ class _Task:
 
     def _seconds_left(self) -> float:
         return self._deadline - time.monotonic()
-
-
-def _tightened(tableau: Tableau, picks: Picks, rows: list[int]) -> Tableau:
-    """Rule out an answer that floating point let through although it overshoots a budget."""
-    room = tableau.room.copy()
-    used = tableau.costs_of(picks)
-    for row in rows:
-        room[row] = np.nextafter(min(room[row], used[row]), -np.inf)
-    return replace(tableau, room=room)

@@ -37,8 +37,8 @@ class Solver(Protocol):
         """Empty if it can be used."""
         ...
 
-    def prices(self, program: IntegerProgram, seconds: float) -> NDArray[np.float64]:
-        """What a unit of each row is worth in the linear relaxation: its duals."""
+    def prices(self, program: IntegerProgram, seconds: float) -> NDArray[np.float64] | None:
+        """What a unit of each row is worth in the linear relaxation: its duals. None if nothing fits, by its tolerances."""
         ...
 
     def branch_and_bound(self, program: IntegerProgram, seconds: float, gap: float) -> Answer:

@@ -1,19 +1,21 @@
 """An allocation problem as arrays: shrunk by what can be told without a solver, and scaled."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwbmpq.allocate.problem import Problem
+from hwbmpq.allocate.problem import Problem, Row
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 _ROUNDING = 1e-12
-"""Relative error that sums in floating point may have. Rooms are wider by this much, so that nothing is ruled out
-by rounding; answers are checked in exact arithmetic afterwards."""
+"""Relative error that sums in floating point may have."""
+_LARGEST_WHOLE = 2**52
+"""Whole numbers below add up without rounding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +29,11 @@ class Tableau:
     room: Floats
     """What each row's budget leaves above the smallest cost."""
     is_open: Flags
+    band: Floats
+    """How far a row's sums may be off by rounding; 0 where all numbers are whole. Rooms are wider by this much, so that
+    nothing is ruled out by rounding; answers are checked in exact arithmetic."""
+    is_sum: Flags
+    """Groups of several layers, whose numbers are sums themselves."""
     rows: tuple[int, ...]
     """Positions of the rows among the problem's limited ones."""
 
@@ -38,7 +45,11 @@ class Tableau:
     def only_rows(self, rows: Sequence[int]) -> "Tableau":
         """The same with some of the rows; positions are those in this tableau."""
         return replace(
-            self, costs=self.costs[rows], room=self.room[rows], rows=tuple(self.rows[r] for r in rows)
+            self,
+            costs=self.costs[rows],
+            room=self.room[rows],
+            band=self.band[rows],
+            rows=tuple(self.rows[r] for r in rows),
         )
 
     def values_of(self, picks: NDArray[np.int64]) -> float:
@@ -64,14 +75,30 @@ def build_tableau(problem: Problem) -> Tableau:
             if paid:
                 for j, choice in enumerate(group.choices):
                     costs[r, g, j] = sum(choices[choice] for choices in paid)
-    budgets = np.array([float(row.budget) - float(row.constant) for row in rows])
-    # Sums that stay within the budget err by no more, whatever the dear choices cost.
     cheapest = np.where(is_open, costs, np.inf).min(axis=2)
-    margin = _ROUNDING * (np.abs(budgets) + np.abs(cheapest).sum(axis=1))
+    scale = np.array([abs(float(row.budget)) for row in rows]) + np.abs(cheapest).sum(axis=1)
+    band = np.where([_is_whole(row) for row in rows], 0.0, _ROUNDING * scale) if rows else np.zeros(0)
     tableau = Tableau(
-        values=values, costs=costs, room=budgets + margin, is_open=is_open, rows=tuple(range(len(rows)))
+        values=values,
+        costs=costs,
+        room=np.array([_room(row) for row in rows]) + band,
+        is_open=is_open,
+        band=band,
+        is_sum=np.array([len(group.layers) > 1 for group in problem.groups]),
+        rows=tuple(range(len(rows))),
     )
     return _from_the_cheapest(tableau)
+
+
+def _is_whole(row: Row) -> bool:
+    numbers = [value for choices in row.costs.values() for value in choices.values()]
+    is_whole = all(isinstance(number, int) for number in (row.constant, *numbers))
+    return is_whole and sum(map(abs, numbers)) + abs(row.constant) + abs(row.budget) < _LARGEST_WHOLE
+
+
+def _room(row: Row) -> float:
+    """What the budget leaves after the constant; of a whole row, in whole numbers."""
+    return float(math.floor(row.budget) - row.constant if _is_whole(row) else row.budget - row.constant)
 
 
 def _from_the_cheapest(tableau: Tableau) -> Tableau:
@@ -104,19 +131,19 @@ def _without_misfits(tableau: Tableau) -> Tableau:
 def _without_dominated(tableau: Tableau) -> Tableau:
     """A choice that is no cheaper and no better than another of its group; of equals, the widest stays."""
     is_open = tableau.is_open.copy()
+    # Where numbers are sums, a difference has to be larger than what rounding may make.
+    least = np.where(tableau.is_sum, tableau.band[:, None], 0.0)
     count = is_open.shape[1]
     for j in range(count):
+        value, cost = tableau.values[:, j], tableau.costs[:, :, j]
         for other in range(count):
             if other == j:
                 continue
-            beaten = (tableau.values[:, other] >= tableau.values[:, j]) & (
-                tableau.costs[:, :, other] <= tableau.costs[:, :, j]
-            ).all(axis=0)
+            saved = cost - tableau.costs[:, :, other]
+            gained = tableau.values[:, other] - value
+            beaten = (gained >= 0) & (saved >= least).all(axis=0)
             if other < j:  # of equals the wider one stays
-                differs = (tableau.values[:, other] > tableau.values[:, j]) | (
-                    tableau.costs[:, :, other] < tableau.costs[:, :, j]
-                ).any(axis=0)
-                beaten &= differs
+                beaten &= (gained > 0) | (saved > 0).any(axis=0)
             is_open[:, j] &= ~(beaten & is_open[:, other])
     return replace(tableau, is_open=is_open)
 
@@ -126,7 +153,7 @@ def _without_slack_rows(tableau: Tableau) -> Tableau:
     if not tableau.rows:
         return tableau
     dearest = np.where(tableau.is_open, tableau.costs, 0.0).max(axis=2).sum(axis=1)
-    matters = np.flatnonzero(dearest > tableau.room)
+    matters = np.flatnonzero(dearest > tableau.room - 2 * tableau.band)
     matters = matters[_first_of_equals(tableau, matters)]
     return tableau.only_rows(matters.tolist())
 

@@ -1,23 +1,68 @@
-"""Cost models, the paper's Φ: what a layer costs at each width on a device."""
+"""Cost models, the paper's Φ: what a layer costs at each width on a device.
 
-from hwbmpq.costs.budgets import Budget as Budget
-from hwbmpq.costs.budgets import BudgetError as BudgetError
-from hwbmpq.costs.budgets import parse_budget as parse_budget
-from hwbmpq.costs.check import check_cost_models as check_cost_models
-from hwbmpq.costs.check import unanswered_costs as unanswered_costs
-from hwbmpq.costs.figures import FigureLog as FigureLog
-from hwbmpq.costs.model import CostModel as CostModel
-from hwbmpq.costs.model import LayerwiseCost as LayerwiseCost
-from hwbmpq.costs.network import NetworkCosts as NetworkCosts
-from hwbmpq.costs.network import tabulate as tabulate
-from hwbmpq.costs.registry import CostModelError as CostModelError
-from hwbmpq.costs.registry import Registration as Registration
-from hwbmpq.costs.registry import cost_models as cost_models
-from hwbmpq.costs.registry import get_cost_model as get_cost_model
-from hwbmpq.costs.registry import refused_plugins as refused_plugins
-from hwbmpq.costs.registry import register as register
-from hwbmpq.costs.table import Candidates as Candidates
-from hwbmpq.costs.table import Capacity as Capacity
-from hwbmpq.costs.table import CostRow as CostRow
-from hwbmpq.costs.table import CostTable as CostTable
-from hwbmpq.costs.table import FigureUse as FigureUse
+Names resolve on first use (PEP 562): ``costs.table`` alone needs neither profiles nor YAML.
+"""
+
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
+if _TYPE_CHECKING:
+    from hwbmpq.costs.budgets import Budget as Budget
+    from hwbmpq.costs.budgets import BudgetError as BudgetError
+    from hwbmpq.costs.budgets import parse_budget as parse_budget
+    from hwbmpq.costs.check import check_cost_models as check_cost_models
+    from hwbmpq.costs.check import unanswered_costs as unanswered_costs
+    from hwbmpq.costs.figures import FigureLog as FigureLog
+    from hwbmpq.costs.model import CostModel as CostModel
+    from hwbmpq.costs.model import LayerwiseCost as LayerwiseCost
+    from hwbmpq.costs.network import NetworkCosts as NetworkCosts
+    from hwbmpq.costs.network import tabulate as tabulate
+    from hwbmpq.costs.registry import CostModelError as CostModelError
+    from hwbmpq.costs.registry import Registration as Registration
+    from hwbmpq.costs.registry import cost_models as cost_models
+    from hwbmpq.costs.registry import get_cost_model as get_cost_model
+    from hwbmpq.costs.registry import refused_plugins as refused_plugins
+    from hwbmpq.costs.registry import register as register
+    from hwbmpq.costs.table import Candidates as Candidates
+    from hwbmpq.costs.table import Capacity as Capacity
+    from hwbmpq.costs.table import CostRow as CostRow
+    from hwbmpq.costs.table import CostTable as CostTable
+    from hwbmpq.costs.table import FigureUse as FigureUse
+
+_HOME_OF = {
+    "Budget": "budgets",
+    "BudgetError": "budgets",
+    "Candidates": "table",
+    "Capacity": "table",
+    "CostModel": "model",
+    "CostModelError": "registry",
+    "CostRow": "table",
+    "CostTable": "table",
+    "FigureLog": "figures",
+    "FigureUse": "table",
+    "LayerwiseCost": "model",
+    "NetworkCosts": "network",
+    "Registration": "registry",
+    "check_cost_models": "check",
+    "cost_models": "registry",
+    "get_cost_model": "registry",
+    "parse_budget": "budgets",
+    "refused_plugins": "registry",
+    "register": "registry",
+    "tabulate": "network",
+    "unanswered_costs": "check",
+}
+__all__ = sorted(_HOME_OF)
+
+
+def __getattr__(name: str) -> _Any:
+    if name in _HOME_OF:
+        return getattr(_import_module(f"hwbmpq.costs.{_HOME_OF[name]}"), name)
+    raise AttributeError(
+        f"module 'hwbmpq.costs' has no attribute {name!r}; public names: {', '.join(__all__)}"
+    )
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

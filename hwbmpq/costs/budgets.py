@@ -9,10 +9,10 @@ from hwbmpq.errors import HwbmpqError, UnknownNameError
 from hwbmpq.hardware.units import Dimension, parse_quantity
 
 _DIMENSIONS = {
-    "bit": Dimension(unit="bit", suffix="", symbols={"bit": 1.0, "B": 8.0}, examples="350 KiB, 1.5 MB"),
-    "ms": Dimension(unit="ms", suffix="", symbols={"s": 1e3}, examples="8 ms, 250 us"),
-    "uJ": Dimension(unit="uJ", suffix="", symbols={"J": 1e6}, examples="40 uJ, 1.2 mJ"),
-    "bit-op": Dimension(unit="bit-op", suffix="", symbols={"bit-op": 1.0, "BOP": 1.0}, examples="30 GBOP"),
+    "bit": Dimension(unit="bit", suffix="", symbols={"bit": 1.0, "B": 8.0}, examples="350KiB, 1.5MB"),
+    "ms": Dimension(unit="ms", suffix="", symbols={"s": 1e3}, examples="8ms, 250us"),
+    "uJ": Dimension(unit="uJ", suffix="", symbols={"J": 1e6}, examples="40uJ, 1.2mJ"),
+    "bit-op": Dimension(unit="bit-op", suffix="", symbols={"bit-op": 1.0, "BOP": 1.0}, examples="30GBOP"),
 }
 _SHARE = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*%\s*")
 _RATIO = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*[x×]\s*")
@@ -55,7 +55,7 @@ def parse_budget(cost: str, text: str | float) -> Budget:
         if budget.share is not None and budget.share > 1:
             raise ValueError("is more than every layer at its widest")
     except ValueError as error:
-        raise BudgetError(f"budget {cost}={text}: {error}", hint=f"valid: {forms(cost, unit)}") from None
+        raise BudgetError(f"budget {cost}={text}: {error}", hint=f"write {forms(cost, unit)}") from None
     return budget
 
 

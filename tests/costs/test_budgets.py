@@ -40,7 +40,7 @@ def test_a_budget_is_read(cost: str, text: str | float, field: str, value: float
 @pytest.mark.parametrize(
     ("cost", "text", "message"),
     [
-        ("memory", "350", "'350' has no unit; write it like 350 KiB"),
+        ("memory", "350", "'350' has no unit; write it like 350KiB"),
         ("memory", "350 KB", "'KB' is ambiguous: write kB"),
         ("latency", "3 MHz", "'MHz' is no unit of a quantity in ms"),
         ("latency", "12x", "only a memory can be so many times smaller than in float"),
@@ -59,7 +59,7 @@ def test_a_wrong_budget_gets_one_sentence_and_the_valid_forms(
 ) -> None:
     with pytest.raises(BudgetError, match=message) as caught:
         parse_budget(cost, text)
-    assert caught.value.hint.startswith(f"valid: {cost}=")
+    assert caught.value.hint.startswith(f"write {cost}=")
 
 
 def test_an_unknown_cost_is_suggested() -> None:
