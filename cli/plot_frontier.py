@@ -58,10 +58,7 @@ def _draw_lines(
 ) -> None:
     name, size = _axis(frontiers, 0, units[costs[0]])
     for position, (target, frontier) in enumerate(frontiers.items()):
-        low, high = frontier.objective_range
-        shares = (
-            100 * (frontier.objectives - low) / (high - low) if high > low else frontier.objectives * 0 + 100
-        )
+        shares = [100 * frontier.share_of_range(value) for value in frontier.objectives]
         axes.step(
             frontier.totals[:, 0] / size,
             shares,
@@ -93,10 +90,7 @@ def _draw_points(
 ) -> None:
     (x_name, x_size), (y_name, y_size) = (_axis(frontiers, i, units[costs[i]]) for i in range(2))
     for marker, (target, frontier) in zip("osD^vPX" * len(frontiers), frontiers.items(), strict=False):
-        low, high = frontier.objective_range
-        shares = (
-            100 * (frontier.objectives - low) / (high - low) if high > low else frontier.objectives * 0 + 100
-        )
+        shares = [100 * frontier.share_of_range(value) for value in frontier.objectives]
         x, y = frontier.totals[:, 0] / x_size, frontier.totals[:, 1] / y_size
         points = axes.scatter(x, y, c=shares, cmap="viridis", vmin=0, vmax=100, marker=marker, label=target)
     figure.colorbar(points, ax=axes, label=f"objective ({objective}), % of its range")

@@ -18,6 +18,7 @@ from hwbmpq.allocate import (
     solve,
     values_for,
 )
+from hwbmpq.allocate.problem import Problem
 from hwbmpq.costs import NetworkCosts, parse_budget, tabulate
 from hwbmpq.graph import LayerGraph
 from hwbmpq.hardware import HardwareProfile, layer_candidates, uniform
@@ -216,7 +217,7 @@ def plan(
         layers=tuple(_layer_reports(question, sensitivity, allocation)),
         costs={name: _cost_report(question, name, allocation) for name in costs.tables},
         allocation=allocation,
-        alternatives=tuple(_alternative(question, values, width) for width in costs.widths),
+        alternatives=tuple(_alternative(question, allocation.problem, width) for width in costs.widths),
         explanation=explanation,
         objective_range=allocation.problem.objective_range,
         remarks=question.remarks,
@@ -270,15 +271,15 @@ def _cost_report(question: Question, name: str, allocation: Allocation) -> CostR
     )
 
 
-def _alternative(question: Question, values: Any, width: int) -> Alternative:
+def _alternative(question: Question, problem: Problem, width: int) -> Alternative:
     bits = uniform(question.choices, width)
     totals = {name: table.total(bits) for name, table in question.costs.tables.items()}
     return Alternative(
         label=question.costs.label(width),
         weight_bits=width,
         costs=totals,
-        objective=sum(values[layer][precision] for layer, precision in bits.items()),
-        fits=all(totals[name] <= limit for name, limit in question.limits.items()),
+        objective=problem.objective(bits),
+        fits=problem.is_within_budgets(bits),
     )
 
 

@@ -106,21 +106,30 @@ def run(args: argparse.Namespace) -> None:
                 on_step=advance,
             )
     units = {name: table.unit for name, table in questions[0].costs.tables.items()}
+    if args.json:
+        print(json.dumps(_content(model.spec, frontiers, questions, units, args), indent=2))
+    else:
+        _show(args, frontiers, units, model.title, [*refusals, *untrained_remark(args), *sensitivity.remarks])
     if plot is not None:
         from hwbmpq.cli.plot_frontier import plot_frontiers  # matplotlib takes a second to import
 
         plot_frontiers(frontiers, costs, units, plot, title=model.title, objective=args.objective)
-    if args.json:
-        print(json.dumps(_content(model.spec, frontiers, questions, units, args), indent=2))
-        return
+        if not args.json:
+            OutputConsole().print(f"drawn in {plot}", markup=False)
+
+
+def _show(
+    args: argparse.Namespace,
+    frontiers: "dict[str, Frontier]",
+    units: dict[str, str],
+    title: str,
+    remarks: list[str],
+) -> None:
     console = OutputConsole()
-    for question in questions:
-        name = question.costs.profile.target
-        print_frontier(console, frontiers[name], units, title=f"{model.title} on {name}", all_rows=args.all)
-    for remark in [*refusals, *untrained_remark(args), *sensitivity.remarks]:
+    for name, frontier in frontiers.items():
+        print_frontier(console, frontier, units, title=f"{title} on {name}", all_rows=args.all)
+    for remark in remarks:
         console.print(f"[yellow]![/] {escape(remark)}")
-    if plot is not None:
-        console.print(f"drawn in {plot}", markup=False)
 
 
 def _ask(

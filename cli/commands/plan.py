@@ -20,7 +20,8 @@ from hwbmpq.cli.plan_options import (
     untrained_remark,
 )
 from hwbmpq.cli.render import OutputConsole
-from hwbmpq.cli.render_plan import capacity_lines, paste_budgets, print_infeasible, print_plan
+from hwbmpq.cli.render_infeasible import capacity_lines, paste_budgets, print_infeasible
+from hwbmpq.cli.render_plan import print_plan
 from hwbmpq.cli.target_options import TARGET_HELP
 from hwbmpq.errors import HwbmpqError
 

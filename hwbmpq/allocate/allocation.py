@@ -4,10 +4,14 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from hwbmpq.allocate.ilp import IntegerProgram
 from hwbmpq.allocate.problem import AllocationError, Choice, Problem
+from hwbmpq.allocate.tableau import build_tableau
 from hwbmpq.costs.table import Number
 from hwbmpq.values import Precision
 
@@ -28,8 +32,7 @@ class Allocation:
     solver: str
     seconds: float
     problem: Problem | None = field(default=None, repr=False, compare=False)
-    """What was solved. Not part of the JSON, like the program."""
-    program: IntegerProgram | None = field(default=None, repr=False, compare=False)
+    """What was solved; not part of the JSON."""
 
     @property
     def slack(self) -> dict[str, Number]:
@@ -49,12 +52,15 @@ class Allocation:
         """Whether it is proven that no allocation is better by more than 1e-6, relatively."""
         return self.gap <= PROOF
 
-    @property
+    @cached_property
     def model(self) -> Any:
-        """The integer program as a Pyomo model, with the solver's answer in it."""
-        if self.program is None:
+        """The integer program as a Pyomo model, whole, with this answer in it."""
+        if self.problem is None:
             raise AllocationError("an allocation that was read from JSON has no model", hint="solve it again")
-        return self.program.model
+        program = IntegerProgram(self.problem, build_tableau(self.problem))
+        groups = self.problem.groups
+        program.show(np.array([group.choices.index(self.bits[group.name]) for group in groups]))
+        return program.model
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON: widths as numbers, pairs as lists, precisions as ``W4A8``."""
@@ -74,7 +80,7 @@ class Allocation:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Allocation":
         try:
-            return cls(
+            allocation = cls(
                 bits={layer: _from_json(choice) for layer, choice in content["bits"].items()},
                 objective=float(content["objective"]),
                 bound=float(content["bound"]),
@@ -83,6 +89,8 @@ class Allocation:
                 solver=str(content["solver"]),
                 seconds=float(content["seconds"]),
             )
+            allocation.slack  # noqa: B018 (a budget without a cost is a KeyError)
+            return allocation
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise AllocationError(f"this is no allocation: {type(error).__name__}: {error}") from None
 

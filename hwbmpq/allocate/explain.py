@@ -10,9 +10,11 @@ from hwbmpq.allocate.allocation import PROOF, Allocation
 from hwbmpq.allocate.infeasible import budget_for, smallest_bits
 from hwbmpq.allocate.problem import AllocationError, Choice, Group, Problem, Row
 from hwbmpq.allocate.solve import Best, bits_of, find_best
+from hwbmpq.allocate.solvers import SolverError
 from hwbmpq.costs.table import Number
 
 _PERCENT = 0.01
+_NO_TIME = object()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +61,7 @@ class Explanation:
     runner_ups: Mapping[str, RunnerUp | None]
     """By layer; None if nothing else fits. Layers without a choice, or out of time, are not in it."""
     if_grown: Mapping[str, FirstChange | None]
-    """By budget; None if more of it buys nothing."""
+    """By budget; None if more of it buys nothing. Budgets for which there was no time are not in it."""
     if_shrunk: Mapping[str, FirstChange | None]
     """By budget; None if it cannot be smaller."""
     is_complete: bool = True
@@ -88,6 +90,7 @@ def explain(
     allocation: Allocation,
     *,
     increases: Mapping[str, Sequence[Number]] | None = None,
+    solver: str = "auto",
     time_limit: float = 30.0,
     on_step: Callable[[int, int], None] | None = None,
 ) -> Explanation:
@@ -100,39 +103,46 @@ def explain(
         raise AllocationError(
             "an allocation that was read from JSON cannot be explained", hint="solve it again"
         )
-    asker = _Asker(allocation, allocation.problem, time.monotonic() + time_limit)
+    asker = _Asker(allocation, allocation.problem, solver, time.monotonic() + time_limit)
     limited = {row.cost for row in allocation.problem.limited_rows}
     budgets = {cost: budget for cost, budget in allocation.budgets.items() if cost in limited}
-    prices = [
-        asker.price(cost, increase)
-        for cost, budget in budgets.items()
-        for increase in [_PERCENT * abs(budget), *(increases or {}).get(cost, ())]
-    ]
-    grown = {cost: asker.if_grown(cost) for cost in budgets}
-    shrunk = {cost: asker.if_shrunk(cost) for cost in budgets}
+    steps = [(c, i) for c, b in budgets.items() for i in [_PERCENT * abs(b), *(increases or {}).get(c, ())]]
+    prices = [asker.in_time(asker.price, cost, increase) for cost, increase in steps]
+    shrunk = {cost: asker.in_time(asker.if_shrunk, cost) for cost in budgets}
     runner_ups = asker.runner_ups(on_step)
+    grown = {cost: asker.in_time(asker.if_grown, cost) for cost in budgets}
     free = [layer for g in allocation.problem.groups if len(g.choices) > 1 for layer in g.layers]
+    answers = [*prices, *shrunk.values(), *grown.values()]
     return Explanation(
-        prices=tuple(prices),
+        prices=tuple(price for price in prices if isinstance(price, Price)),
         runner_ups=runner_ups,
-        if_grown=grown,
-        if_shrunk=shrunk,
-        is_complete=all(layer in runner_ups for layer in free),
+        if_grown={cost: change for cost, change in grown.items() if change is not _NO_TIME},
+        if_shrunk={cost: change for cost, change in shrunk.items() if change is not _NO_TIME},
+        is_complete=all(layer in runner_ups for layer in free) and _NO_TIME not in answers,
     )
 
 
 class _Asker:
-    def __init__(self, allocation: Allocation, problem: Problem, deadline: float) -> None:
+    def __init__(self, allocation: Allocation, problem: Problem, solver: str, deadline: float) -> None:
         self._allocation, self._problem, self._deadline = allocation, problem, deadline
-        self._solver = allocation.solver
+        self._solver = solver
         low, high = problem.objective_range
         self._range = high - low
 
-    def price(self, cost: str, increase: Number) -> Price:
+    def in_time(self, ask: Callable[..., Any], *arguments: Any) -> Any:
+        """The answer to a question, or that there was no time for it."""
+        try:
+            return ask(*arguments)
+        except (SolverError, TimeoutError):
+            return _NO_TIME
+
+    def price(self, cost: str, increase: Number) -> Price | None:
         budget = self._allocation.budgets[cost] + increase
         best = self._solve(self._with_budget(cost, budget))
-        assert best is not None, "a larger budget can be met"
-        gain = max(0.0, best.objective - self._allocation.objective)
+        if best is None:
+            return None
+        gain = best.objective - self._allocation.objective
+        gain = gain if gain > PROOF * abs(self._allocation.objective) else 0.0
         changes = self._changes(best.bits) if gain > 0 else {}
         share = gain / self._range if self._range else 0.0
         return Price(cost=cost, increase=increase, budget=budget, gain=gain, share=share, changes=changes)
@@ -173,9 +183,9 @@ class _Asker:
         free = [group for group in self._problem.groups if len(group.choices) > 1]
         found: dict[str, RunnerUp | None] = {}
         for done, group in enumerate(free):
-            if time.monotonic() > self._deadline:
+            runner_up = self.in_time(self._runner_up, group)
+            if runner_up is _NO_TIME:
                 break
-            runner_up = self._runner_up(group)
             found.update(dict.fromkeys(group.layers, runner_up))
             if on_step is not None:
                 on_step(done + 1, len(free))
@@ -204,4 +214,7 @@ class _Asker:
         return self._problem.with_budgets({**self._problem.budgets, cost: budget})
 
     def _solve(self, problem: Problem) -> Best | None:
-        return find_best(problem, self._solver)
+        seconds = self._deadline - time.monotonic()
+        if seconds <= 0:
+            raise TimeoutError
+        return find_best(problem, self._solver, seconds)

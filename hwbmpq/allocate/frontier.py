@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hwbmpq.allocate.infeasible import budget_for, smallest_bits
 from hwbmpq.allocate.problem import Choice, Cost, Problem, Table, Ties, build_problem
-from hwbmpq.allocate.solve import bits_of, find_best
+from hwbmpq.allocate.solve import bits_of, find_best, solve_problem
 from hwbmpq.allocate.tableau import Tableau, build_tableau
 from hwbmpq.costs.table import Number
 from hwbmpq.errors import UnknownNameError
@@ -63,6 +63,11 @@ class Frontier(Sequence[FrontierPoint]):
     def objective_range(self) -> tuple[float, float]:
         """From every group at its worst to every group at its best choice."""
         return self.problem.objective_range
+
+    def share_of_range(self, objective: float) -> float:
+        """Where an objective lies between the worst (0) and the best (1)."""
+        low, high = self.objective_range
+        return (objective - low) / (high - low) if high > low else 1.0
 
     def best_within(self, budgets: Mapping[str, Number]) -> FrontierPoint | None:
         """The point with the largest objective that these budgets allow."""
@@ -130,7 +135,7 @@ def _as_limited(problem: Problem) -> Tableau:
 def _climbs(values: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Which values are larger than all before them."""
     best = np.maximum.accumulate(values)
-    least = _SAME * max(abs(values.max()), abs(values.min()))
+    least = _SAME * (values.max() - values.min()) + 1e-15 * max(abs(values.max()), abs(values.min()))
     is_larger: NDArray[np.bool_] = np.concatenate([[True], values[1:] > best[:-1] + least])
     return is_larger
 
@@ -159,6 +164,8 @@ def _sampled(problem: Problem, samples: int, solver: str, on_step: OnStep | None
                 solved.append((budgets, used))
         if on_step is not None:
             on_step(done + 1, len(grid))
+    if not found:
+        solve_problem(problem, solver)  # raises: the budgets cannot be met
     picks = np.array(sorted(found), dtype=np.int16).reshape(len(found), len(problem.groups))
     return _frontier(problem, picks, is_exact=False)
 
@@ -166,9 +173,10 @@ def _sampled(problem: Problem, samples: int, solver: str, on_step: OnStep | None
 def _steps(problem: Problem, cost: str, samples: int, solver: str) -> list[Number]:
     least = smallest_bits(problem, cost, {}, lambda other: bits_of(find_best(other, solver)))
     assert least is not None, "without budgets everything is allowed"
-    widest = problem.bits([len(group.choices) - 1 for group in problem.groups])
+    best = find_best(problem.with_budgets({}), solver)
+    assert best is not None, "without budgets everything is allowed"
     low = budget_for(problem, cost, least)
-    high = max(low, budget_for(problem, cost, widest))
+    high = max(low, budget_for(problem, cost, best.bits))
     steps = [low, *(low + (high - low) * i / (samples - 1) for i in range(1, samples - 1)), high]
     ceiling = problem.budgets.get(cost, math.inf)
     return list(dict.fromkeys(min(step, ceiling) for step in steps))
@@ -182,7 +190,9 @@ def _answers(before: tuple[Number, ...], used: tuple[Number, ...], budgets: tupl
 def _frontier(problem: Problem, picks: NDArray[np.int16], *, is_exact: bool) -> Frontier:
     """Sort the points, and drop those that another beats or equals in everything."""
     everyone = [problem.bits(row.tolist()) for row in picks]
-    totals = np.array([[float(problem.total(cost, bits)) for cost in problem.costs] for bits in everyone])
+    totals = np.array(
+        [[float(budget_for(problem, cost, bits)) for cost in problem.costs] for bits in everyone]
+    )
     totals = totals.reshape(len(everyone), len(problem.costs))
     objectives = np.array([problem.objective(bits) for bits in everyone])
     order = np.lexsort((-objectives, *totals.T[::-1]))

@@ -103,7 +103,10 @@ class _Glpsol:
             try:
                 # Pyomo kills the program when it is a second late.
                 return solver.solve(
-                    model, load_solutions=False, timelimit=math.ceil(self._seconds), suffixes=["dual"]
+                    model,
+                    load_solutions=False,
+                    timelimit=min(math.ceil(self._seconds), 2**31 - 1),
+                    suffixes=["dual"],
                 )
             except Exception as error:  # Pyomo raises many kinds, some of them bare
                 raise SolverError(
@@ -128,7 +131,7 @@ class _Library:
     """GLPK in this process, through its C interface. Indices start at 1."""
 
     def __init__(self, program: IntegerProgram, seconds: float) -> None:
-        self._program, self._milliseconds = program, max(1, round(seconds * 1000))
+        self._program, self._milliseconds = program, min(max(1, round(seconds * 1000)), 2**31 - 1)
         self._groups = len(program.tableau.values)
 
     def prices(self) -> NDArray[np.float64] | None:
@@ -155,13 +158,14 @@ class _Library:
                 gap,
             )
             settings.gmi_cuts = settings.mir_cuts = settings.cov_cuts = swiglpk.GLP_ON
-            swiglpk.glp_intopt(lp, settings)
+            code = swiglpk.glp_intopt(lp, settings)
             status = swiglpk.glp_mip_status(lp)
             if status not in (swiglpk.GLP_OPT, swiglpk.GLP_FEAS):
                 return Answer(chosen=None, bound=None, is_infeasible=status == swiglpk.GLP_NOFEAS)
             chosen = np.array([swiglpk.glp_mip_col_val(lp, column) for column in columns])
         value = float(self._program.values @ np.round(chosen))
-        return Answer(chosen=chosen, bound=value * (1 + gap) if status == swiglpk.GLP_OPT else None)
+        is_close = status == swiglpk.GLP_OPT or code == swiglpk.GLP_EMIPGAP
+        return Answer(chosen=chosen, bound=value * (1 + gap) if is_close else None)
 
     def _relax(self, lp: Any) -> bool:
         """Solve the relaxation; whether anything fits."""

@@ -27,7 +27,7 @@ class IntegerProgram:
         """``pick[layer, choice]`` are the binaries; tied layers go by their first.
 
         Values are shown as shares of the largest gain, costs as shares of what the budget leaves above the
-        cheapest choices.
+        cheapest choices: objective = total_value * value_unit + value_offset.
         """
         model = pyo.ConcreteModel("bit_allocation")
         groups = self._problem.groups
@@ -35,6 +35,8 @@ class IntegerProgram:
             (groups[g].name, str(groups[g].choices[j]))
             for g, j in zip(self.groups, self.choices, strict=True)
         ]
+        model.value_unit = pyo.Param(initialize=self.value_unit)
+        model.value_offset = pyo.Param(initialize=self.value_offset)
         model.pick = pyo.Var(pairs, domain=pyo.Binary)
         picks = list(model.pick.values())
         starts = [0, *np.flatnonzero(np.diff(self.groups)) + 1, len(picks)]

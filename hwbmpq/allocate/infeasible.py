@@ -86,7 +86,7 @@ class InfeasibleBudget(HwbmpqError):  # noqa: N818 (a state of the budgets, and 
 
     def _hint(self, problem: Problem) -> str:
         raised = {n: b for n, b in self.suggestion.items() if b != problem.budgets[n]}
-        return "these budgets can be met: " + ", ".join(f"{n}={_plain(b)}" for n, b in raised.items())
+        return "these budgets can be met: " + ", ".join(f"{n}={b!r}" for n, b in raised.items())
 
 
 def _is_finite(problem: Problem, cost: str) -> bool:
@@ -135,7 +135,7 @@ class _Finder:
         value to that, and then one; else all by the same factor."""
         budgets = dict(self._problem.budgets)
         for raised in (budgets, budgets | {r.cost: r.smallest for r in reports if not r.is_reachable}):
-            if self._find_best(self._problem.with_budgets(raised)) is not None:
+            if raised != budgets and self._find_best(self._problem.with_budgets(raised)) is not None:
                 return raised
             best = self._raise_one(raised)
             if best is not None:
@@ -160,13 +160,16 @@ class _Finder:
 
         def factor_of(bits: Bits) -> Fraction:
             totals = {cost: self._exact_total(cost, bits) for cost in budgets if math.isfinite(budgets[cost])}
-            return max(total / Fraction(budgets[cost]) for cost, total in totals.items() if budgets[cost])
+            return max(
+                (t / Fraction(budgets[cost]) for cost, t in totals.items() if budgets[cost]),
+                default=Fraction(1),
+            )
 
         def find(factor: Fraction) -> Bits | None:
             return self._find_best(self._problem.with_budgets(scaled(factor)))
 
-        widest = self._problem.bits([0] * len(self._problem.groups))
-        bits = _bisect(Fraction(1), widest, factor_of, find)
+        start = self._problem.bits([0] * len(self._problem.groups))
+        bits = _bisect(Fraction(1), start, factor_of, find)
         raised = {name: max(b, self._rounded_up(name, bits)) for name, b in budgets.items()}
         for name in [name for name, budget in raised.items() if budget > budgets[name]]:
             others = {other: budget for other, budget in raised.items() if other != name}
@@ -199,7 +202,8 @@ def smallest_bits(
         return find_best(cheapest.with_budgets({**others, cost: float(total)}))
 
     floor = max(_least(row.costs, problem) + Fraction(row.constant) for row in rows)
-    return _bisect(floor, bits, lambda bits: _exact_total(problem, cost, bits), find)
+    grain = int(isinstance(problem.total(cost, bits), int))
+    return _bisect(floor, bits, lambda bits: _exact_total(problem, cost, bits), find, grain)
 
 
 def budget_for(problem: Problem, cost: str, bits: Bits) -> Number:
@@ -239,14 +243,20 @@ def _growth(budget: Number, needed: Number) -> float:
 
 
 def _bisect(
-    low: Fraction, bits: Bits, measure: Callable[[Bits], Fraction], find: Callable[[Fraction], Bits | None]
+    low: Fraction,
+    bits: Bits,
+    measure: Callable[[Bits], Fraction],
+    find: Callable[[Fraction], Bits | None],
+    grain: int = 0,
 ) -> Bits:
-    """Bits with the smallest measure, starting from some; ``low`` is known to be too small, or just right."""
+    """Bits with the smallest measure, starting from some; ``low`` is known to be too small, or just right. Measures that
+    are whole numbers have a ``grain`` of 1."""
     first = find(low)
     if first is not None:
         return first
     high = measure(bits)
-    while high - low > _CLOSE * abs(high):
+    least = max(_CLOSE * max(abs(high), abs(low)), Fraction(grain))
+    while high - low >= least:
         middle = (low + high) / 2
         found = find(middle)
         if found is None:

@@ -12,6 +12,7 @@ _ALL_PAIRS = 500_000
 """Up to so many pairs, trying them all is fastest."""
 _MOST_PAIRS = 6_000_000
 _CHUNK = 1_000_000
+_MOST_REFUSALS = 500
 _MOST_AXES = 3
 _NARROW, _FINEST = 0.5, 1e-6
 """Window as a share of the costs' spread: where a grid pays, and where its cells stay countable."""
@@ -48,18 +49,20 @@ def best_pair(
     else:
         candidates, is_whole = _neighbours(first[1][:, axes], second[1][:, axes], room[axes], window[axes])
     best: tuple[int, int] | None = None
+    refusals = 0
     least = np.nextafter(floor + float(prices @ room), -np.inf)
     for one, other in candidates:
         fits = (first[1][one] + second[1][other] <= room).all(axis=1)
         values = np.where(fits, first[0][one] + second[0][other], -np.inf)
-        while values.max() > least:
+        while values.max() > least and refusals < _MOST_REFUSALS:
             top = int(values.argmax())
             pair = int(one[top]), int(other[top])
             if accepts(pair):
                 best, least = pair, float(values[top])
             else:
                 values[top] = -np.inf
-    return best, is_whole
+                refusals += 1
+    return best, is_whole and refusals < _MOST_REFUSALS
 
 
 def _all_pairs(count: int, others: int) -> Iterator[tuple[Indices, Indices]]:

@@ -119,7 +119,7 @@ class ExactSearch:
             self._work += exploration.work
             if exploration.is_joined:  # else too many pairs: let the first list take all groups
                 break
-        return exploration.is_whole
+        return exploration.is_whole and exploration.is_joined
 
     def _reach(self) -> float:
         """How far below the top an assignment may lie and still be of interest."""

@@ -59,8 +59,10 @@ def solve_problem(problem: Problem, solver: str = "auto", time_limit: float | No
     start = time.monotonic()
     best = find_best(problem, solver, time_limit)
     if best is None:
-        raise InfeasibleBudget(problem, lambda other: bits_of(find_best(other, solver)))
-    best.program.show(best.picks)
+        deadline = time.monotonic() + DEFAULT_SECONDS  # for the whole diagnosis, which asks many questions
+        raise InfeasibleBudget(
+            problem, lambda other: bits_of(find_best(other, solver, max(1.0, deadline - time.monotonic())))
+        )
     return Allocation(
         bits=best.bits,
         objective=best.objective,
@@ -70,7 +72,6 @@ def solve_problem(problem: Problem, solver: str = "auto", time_limit: float | No
         solver=best.solver,
         seconds=time.monotonic() - start,
         problem=problem,
-        program=best.program,
     )
 
 
@@ -81,9 +82,7 @@ class Best:
     bits: dict[str, Choice]
     objective: float
     bound: float
-    picks: Picks
     solver: str
-    program: IntegerProgram
 
 
 def find_best(
@@ -101,10 +100,8 @@ def find_best(
     return Best(
         bits=bits,
         objective=objective,
-        bound=objective + max(0.0, outcome.bound - outcome.value),
-        picks=outcome.picks,
+        bound=max(objective, objective + outcome.bound - outcome.value),
         solver=outcome.solver,
-        program=outcome.program,
     )
 
 
@@ -118,7 +115,6 @@ class _Outcome:
     value: float
     bound: float
     solver: str
-    program: IntegerProgram
 
 
 class _Task:
@@ -154,12 +150,12 @@ class _Task:
         return self._problem.limited_rows[row].holds(self._problem.bits(picks.tolist()))
 
     def _solve(self, tableau: Tableau) -> _Outcome | None:
-        program = IntegerProgram(self._problem, tableau)
         if not tableau.rows:
             picks = np.where(tableau.is_open, tableau.values, -np.inf).argmax(axis=1)
             value = tableau.values_of(picks)
             name = self._solvers[0].name
-            return _Outcome(picks=picks, value=value, bound=value, solver=name, program=program)
+            return _Outcome(picks=picks, value=value, bound=value, solver=name)
+        program = IntegerProgram(self._problem, tableau)
         solver, prices = first_that_works(
             self._solvers, lambda solver: solver.prices(program, max(self._seconds_left(), 1.0))
         )
@@ -178,9 +174,7 @@ class _Task:
             found = self._ask_solver(solver, program, search, found)
         if found.picks is None:
             return None
-        return _Outcome(
-            picks=found.picks, value=found.value, bound=found.bound, solver=solver.name, program=program
-        )
+        return _Outcome(picks=found.picks, value=found.value, bound=found.bound, solver=solver.name)
 
     def _ask_solver(
         self, solver: Solver, program: IntegerProgram, search: ExactSearch, found: Found

@@ -65,7 +65,7 @@ def solver_names() -> tuple[str, ...]:
 def solvers_for(name: str) -> list[Solver]:
     """The solvers to try, in this order: the one that is named, or all that can be used."""
     if name != AUTO and name not in _SOLVERS:
-        raise UnknownNameError("solver", name, [AUTO, *_SOLVERS])
+        raise UnknownNameError("solver", str(name), [AUTO, *_SOLVERS])
     wanted = list(_SOLVERS.values()) if name == AUTO else [_SOLVERS[name]]
     reasons = {solver.name: solver.why_unavailable() for solver in wanted}
     usable = [solver for solver in wanted if not reasons[solver.name]]

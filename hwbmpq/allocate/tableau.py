@@ -3,11 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwbmpq.allocate.problem import Problem, Row
+from hwbmpq.allocate.problem import Group, Problem, Row
+from hwbmpq.costs.table import Number
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -61,44 +63,50 @@ class Tableau:
 
 
 def build_tableau(problem: Problem) -> Tableau:
+    """The arrays of a problem. Costs are counted from each group's cheapest choice before they become floating point:
+    what all choices have in common would only take digits away."""
     rows = problem.limited_rows
     shape = len(problem.groups), max(len(group.choices) for group in problem.groups)
     values, is_open = np.zeros(shape), np.zeros(shape, dtype=bool)
-    costs = np.zeros((len(rows), *shape))
+    costs, room = np.zeros((len(rows), *shape)), np.zeros(len(rows))
     for g, group in enumerate(problem.groups):
         is_open[g, : len(group.choices)] = True
         for j, choice in enumerate(group.choices):
             values[g, j] = sum(problem.values[layer][choice] for layer in group.layers)
     for r, row in enumerate(rows):
+        exact_room = Fraction(row.budget) - Fraction(row.constant)
         for g, group in enumerate(problem.groups):
-            paid = [row.costs[layer] for layer in group.layers if layer in row.costs]
-            if paid:
-                for j, choice in enumerate(group.choices):
-                    costs[r, g, j] = sum(choices[choice] for choices in paid)
-    cheapest = np.where(is_open, costs, np.inf).min(axis=2)
-    scale = np.array([abs(float(row.budget)) for row in rows]) + np.abs(cheapest).sum(axis=1)
-    band = np.where([_is_whole(row) for row in rows], 0.0, _ROUNDING * scale) if rows else np.zeros(0)
-    tableau = Tableau(
+            exact = _exact_costs(row, group)
+            if exact:
+                least = min(exact)
+                costs[r, g, : len(exact)] = [float(cost - least) for cost in exact]
+                exact_room -= Fraction(least)
+        room[r] = float(math.floor(exact_room) if _is_whole(row) else exact_room)
+    is_whole = np.array([_is_whole(row) for row in rows], dtype=bool)
+    is_exact = is_whole & (costs.sum(axis=(1, 2)) + np.abs(room) < _LARGEST_WHOLE)
+    band = np.where(is_exact, 0.0, _ROUNDING * np.abs(room))
+    return Tableau(
         values=values,
         costs=costs,
-        room=np.array([_room(row) for row in rows]) + band,
+        room=room + band,
         is_open=is_open,
         band=band,
         is_sum=np.array([len(group.layers) > 1 for group in problem.groups]),
         rows=tuple(range(len(rows))),
     )
-    return _from_the_cheapest(tableau)
+
+
+def _exact_costs(row: Row, group: Group) -> list[Number | Fraction]:
+    """What a group adds to a row at each choice; empty if nothing at any."""
+    paid = [row.costs[layer] for layer in group.layers if layer in row.costs]
+    if len(paid) == 1:  # one number minus another needs no fractions: it is rounded once
+        return [paid[0][choice] for choice in group.choices]
+    return [sum((Fraction(c[choice]) for c in paid), Fraction(0)) for choice in group.choices] if paid else []
 
 
 def _is_whole(row: Row) -> bool:
-    numbers = [value for choices in row.costs.values() for value in choices.values()]
-    is_whole = all(isinstance(number, int) for number in (row.constant, *numbers))
-    return is_whole and sum(map(abs, numbers)) + abs(row.constant) + abs(row.budget) < _LARGEST_WHOLE
-
-
-def _room(row: Row) -> float:
-    """What the budget leaves after the constant; of a whole row, in whole numbers."""
-    return float(math.floor(row.budget) - row.constant if _is_whole(row) else row.budget - row.constant)
+    numbers = (value for choices in row.costs.values() for value in choices.values())
+    return isinstance(row.constant, int) and all(isinstance(number, int) for number in numbers)
 
 
 def _from_the_cheapest(tableau: Tableau) -> Tableau:
@@ -177,7 +185,7 @@ def scaled(tableau: Tableau) -> tuple[Tableau, float, float]:
     smaller = replace(
         tableau,
         values=gains / unit,
-        costs=tableau.costs / tableau.room[:, None, None],
-        room=np.ones(len(tableau.rows)),
+        costs=tableau.costs / np.where(tableau.room > 0, tableau.room, 1.0)[:, None, None],
+        room=np.where(tableau.room > 0, 1.0, 0.0),
     )
     return smaller, unit, float(least.sum())

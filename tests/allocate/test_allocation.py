@@ -93,9 +93,8 @@ def test_the_model_holds_the_answer(network: Callable[..., Any], solver: str, se
     """Its objective, turned back from shares, is the allocation's; every constraint holds."""
     instance = network(12, 4, 2, seed)
     allocation = solve(**instance.arguments(), solver=solver)
-    model, program = allocation.model, allocation.program
-    assert program is not None
-    shown = pyo.value(model.total_value) * program.value_unit + program.value_offset
+    model = allocation.model
+    shown = pyo.value(model.total_value) * model.value_unit.value + model.value_offset.value
     assert shown == pytest.approx(allocation.objective, rel=1e-9)
     for constraint in model.component_data_objects(pyo.Constraint):
         body = pyo.value(constraint.body)

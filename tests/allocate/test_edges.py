@@ -2,9 +2,11 @@
 
 import math
 import random
+import time
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hwbmpq.allocate import (
@@ -215,3 +217,102 @@ def test_values_in_proportion_to_costs_are_no_trap(solver: str) -> None:
     allocation = solve(values, {"m": costs}, {"m": 4 * sum(sizes) + 17}, solver=solver)
     assert allocation.optimal
     assert type(allocation.optimal) is bool
+
+
+def best_by_pareto_lists(
+    values: dict[str, dict[int, float]], costs: dict[str, dict[int, int]], budget: int
+) -> float:
+    """One budget, whole numbers: every non-dominated partial sum, layer by layer."""
+    worth, paid = np.zeros(1), np.zeros(1)
+    for layer, choices in values.items():
+        worth = np.concatenate([worth + value for value in choices.values()])
+        paid = np.concatenate([paid + costs[layer][choice] for choice in choices])
+        worth, paid = worth[paid <= budget], paid[paid <= budget]
+        order = np.lexsort((-worth, paid))
+        worth, paid = worth[order], paid[order]
+        keep = np.r_[True, worth[1:] > np.maximum.accumulate(worth)[:-1]]
+        worth, paid = worth[keep], paid[keep]
+    return float(worth.max())
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_coarse_layers_beside_fine_ones(seed: int) -> None:
+    """Millions of pairs meet in the middle, and the fine layers cannot fill the gaps that the coarse ones leave."""
+    rng = random.Random(seed)
+    scale = 10 ** rng.choice([1, 2, 3, 4])
+    coarse, fine = rng.randint(10, 16), rng.randint(10, 18)
+    values, costs = {}, {}
+    for position in range(coarse + fine):
+        widths = (2, 4) if rng.random() < 0.7 else (2, 4, 8)
+        size = scale if position < coarse else 1
+        numbers = [0, *sorted(rng.randint(1, 1000) * size for _ in widths[1:])]
+        costs[f"l{position}"] = dict(zip(widths, numbers, strict=True))
+        values[f"l{position}"] = {
+            w: float(round(cost * (rng.uniform(0.9, 1.1) if rng.random() < 0.7 else 1)))
+            for w, cost in costs[f"l{position}"].items()
+        }
+    budget = int(rng.uniform(0.2, 0.8) * sum(max(choices.values()) for choices in costs.values()))
+    allocation = solve(values, {"m": costs}, {"m": budget})
+    assert allocation.optimal
+    assert allocation.objective == pytest.approx(best_by_pareto_lists(values, costs, budget), rel=1e-6)
+
+
+def test_numbers_beyond_the_digits_of_a_double_are_exact() -> None:
+    large = 2**60
+    allocation = solve({"a": {2: 0, 4: 1}}, {"m": {"a": {2: large, 4: large + 1}}}, {"m": large})
+    assert allocation.bits == {"a": 2}
+    assert allocation.costs == {"m": large}
+
+
+def test_one_layer_that_dwarfs_the_others_takes_no_digits_from_them() -> None:
+    rng = random.Random(0)
+    sizes = [rng.random() for _ in range(24)]
+    costs: dict[str, dict[int, float]] = {f"l{i}": {2: 0.0, 4: size} for i, size in enumerate(sizes)}
+    values = {layer: {2: 0.0, 4: rng.random()} for layer in costs}
+    small = solve(values, {"m": costs}, {"m": 5.0})
+    costs["huge"], values["huge"] = {8: 1e13}, {8: 0.0}
+    together = solve(values, {"m": costs}, {"m": 1e13 + 5.0}, time_limit=10)
+    assert together.objective == pytest.approx(small.objective, rel=1e-9)
+    assert together.seconds < 5
+
+
+def test_the_model_shows_the_bits_after_widening() -> None:
+    costs = {layer: {2: 1, 4: 2} for layer in "ab"}
+    allocation = solve({"a": {2: 0, 4: 0}, "b": {2: 0, 4: 1}}, {"m": costs}, {"m": 5})
+    assert allocation.bits == {"a": 4, "b": 4}
+    assert allocation.model.pick["a", "4"].value == 1
+
+
+def test_the_best_point_is_on_a_sampled_frontier_although_it_is_not_the_widest() -> None:
+    values = {"a": {2: 0.0, 4: 5.0, 8: 1.0}}
+    costs = {"m": {"a": {2: 1, 4: 20, 8: 3}}, "n": {"a": {2: 1, 4: 2, 8: 3}}}
+    assert max(point.objective for point in frontier(values, costs, samples=3)) == 5.0
+
+
+def test_a_frontier_allows_what_solve_allows() -> None:
+    """Ten times 0.1 is more than 1, exactly."""
+    costs = {"m": {f"l{i}": {2: 0.0, 4: 0.1} for i in range(10)}}
+    values = {layer: {2: 0.0, 4: 1.0} for layer in costs["m"]}
+    point = frontier(values, costs).best_within({"m": 1.0})
+    assert point is not None
+    assert point.objective == solve(values, costs, {"m": 1.0}).objective == 9.0
+
+
+def test_a_frontier_under_budgets_that_cannot_be_met_says_so() -> None:
+    with pytest.raises(InfeasibleBudget):
+        frontier(VALUES, {"m": MEMORY}, budgets={"m": 1})
+
+
+def test_an_explanation_keeps_its_time() -> None:
+    rng = random.Random(1)
+    layers = [f"l{i}" for i in range(120)]
+    values = {layer: {w: rng.random() * w for w in (2, 4, 8)} for layer in layers}
+    rows = [
+        {layer: {w: rng.randint(1, 99) * w for w in (2, 4, 8)} for layer in rng.sample(layers, 6)}
+        for _ in range(200)
+    ]
+    allocation = solve(values, {"ram": rows}, {"ram": 2000})
+    start = time.monotonic()
+    explanation = explain(allocation, time_limit=1.0)
+    assert time.monotonic() - start < 10
+    assert not explanation.is_complete
