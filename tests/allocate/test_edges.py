@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.optimize import Bounds, LinearConstraint, milp
 
 from hwbmpq.allocate import (
     AllocationError,
@@ -316,3 +317,39 @@ def test_an_explanation_keeps_its_time() -> None:
     explanation = explain(allocation, time_limit=1.0)
     assert time.monotonic() - start < 10
     assert not explanation.is_complete
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_coarse_layers_beside_fine_ones_under_two_budgets(seed: int) -> None:
+    """Against scipy's milp, whose own answer is within its tolerances."""
+    rng = random.Random(seed)
+    scale = 10 ** rng.choice([2, 3, 4])
+    layers = [f"l{i}" for i in range(rng.randint(22, 30))]
+    sizes = {layer: scale if i < len(layers) // 2 else 1 for i, layer in enumerate(layers)}
+    costs = {
+        name: {layer: {2: 0, 4: rng.randint(1, 1000) * size} for layer, size in sizes.items()}
+        for name in "mn"
+    }
+    values = {
+        layer: {
+            2: 0.0,
+            4: float(round(costs["m"][layer][4] * rng.uniform(0.9, 1.1) + costs["n"][layer][4] / 2)),
+        }
+        for layer in layers
+    }
+    share = rng.uniform(0.2, 0.8)
+    budgets = {
+        name: int(share * sum(choice[4] for choice in table.values())) for name, table in costs.items()
+    }
+    matrix = np.array([[costs[name][layer][4] / budgets[name] for layer in layers] for name in "mn"])
+    worth = np.array([values[layer][4] for layer in layers])
+    result = milp(
+        -worth / worth.max(),
+        constraints=[LinearConstraint(matrix, -np.inf, 1.0)],
+        integrality=np.ones(len(layers)),
+        bounds=Bounds(0, 1),
+        options={"mip_rel_gap": 0.0},
+    )
+    allocation = solve(values, costs, budgets)
+    assert allocation.optimal
+    assert allocation.objective >= -result.fun * worth.max() * (1 - 2e-6)
