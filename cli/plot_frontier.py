@@ -58,22 +58,17 @@ def _draw_lines(
 ) -> None:
     name, size = _axis(frontiers, 0, units[costs[0]])
     for position, (target, frontier) in enumerate(frontiers.items()):
-        shares = [100 * frontier.share_of_range(value) for value in frontier.objectives]
         axes.step(
             frontier.totals[:, 0] / size,
-            shares,
+            100 * frontier.shares,
             where="post",  # a budget between two points buys the cheaper one
             marker="o" if len(frontier) <= 60 else "",
             markersize=3,
             color=_COLOURS[position % len(_COLOURS)],
             label=target,
         )
-    smallest = min(float(frontier.totals[:, 0].max()) for frontier in frontiers.values()) / size
-    if (
-        0
-        < smallest * _DECADE
-        < max(float(frontier.totals[:, 0].max()) for frontier in frontiers.values()) / size
-    ):
+    largest = [float(frontier.totals[:, 0].max()) for frontier in frontiers.values()]
+    if 0 < min(largest) * _DECADE < max(largest):
         axes.set_xscale("log")  # devices that lie far apart
     axes.set_ylim(-5, 105)
     axes.set_xlabel(f"{costs[0]} ({name})")
@@ -90,9 +85,10 @@ def _draw_points(
 ) -> None:
     (x_name, x_size), (y_name, y_size) = (_axis(frontiers, i, units[costs[i]]) for i in range(2))
     for marker, (target, frontier) in zip("osD^vPX" * len(frontiers), frontiers.items(), strict=False):
-        shares = [100 * frontier.share_of_range(value) for value in frontier.objectives]
         x, y = frontier.totals[:, 0] / x_size, frontier.totals[:, 1] / y_size
-        points = axes.scatter(x, y, c=shares, cmap="viridis", vmin=0, vmax=100, marker=marker, label=target)
+        points = axes.scatter(
+            x, y, c=100 * frontier.shares, cmap="viridis", vmin=0, vmax=100, marker=marker, label=target
+        )
     figure.colorbar(points, ax=axes, label=f"objective ({objective}), % of its range")
     axes.set_xlabel(f"{costs[0]} ({x_name})")
     axes.set_ylabel(f"{costs[1]} ({y_name})")

@@ -38,9 +38,10 @@ def print_frontier(
     table.add_column("objective", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     table.add_column("layers at each width", overflow="fold")
+    low, high = frontier.objective_range
     shown = thinned(frontier, None if all_rows else _MOST_ROWS)
     for point in shown:
-        share = frontier.share_of_range(point.objective)
+        share = (point.objective - low) / (high - low) if high > low else 1.0
         widths = Counter(str(choice) for choice in point.bits.values())
         table.add_row(
             *(amount(point.costs[cost], units[cost]) for cost in frontier.costs),

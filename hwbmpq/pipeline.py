@@ -20,10 +20,12 @@ from hwbmpq.allocate import (
 )
 from hwbmpq.allocate.problem import Problem
 from hwbmpq.costs import NetworkCosts, parse_budget, tabulate
+from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import LayerGraph
 from hwbmpq.hardware import HardwareProfile, layer_candidates, uniform
 from hwbmpq.report import Alternative, CostReport, LayerReport, Plan
 from hwbmpq.sensitivity import measure_sensitivity
+from hwbmpq.sensitivity.loss import first_tensor
 from hwbmpq.training import LabelledImages
 from hwbmpq.values import FLOAT_BITS, Precision, Sensitivity
 
@@ -180,12 +182,12 @@ def _predict(network: nn.Module, images: Tensor) -> Tensor:
     network.eval()
     try:
         with torch.no_grad():
-            result: Any = network(images)
+            output = first_tensor(network(images))
     finally:
         network.train(was_training)
-    while not isinstance(result, Tensor):
-        result = next(iter(result.values() if isinstance(result, Mapping) else result))
-    return result
+    if output is None:
+        raise HwbmpqError("the network returns no tensor: there is nothing to calibrate on")
+    return output
 
 
 def plan(

@@ -64,10 +64,11 @@ class Frontier(Sequence[FrontierPoint]):
         """From every group at its worst to every group at its best choice."""
         return self.problem.objective_range
 
-    def share_of_range(self, objective: float) -> float:
-        """Where an objective lies between the worst (0) and the best (1)."""
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """Where the objectives lie between the worst (0) and the best (1)."""
         low, high = self.objective_range
-        return (objective - low) / (high - low) if high > low else 1.0
+        return (self.objectives - low) / (high - low) if high > low else np.ones(len(self))
 
     def best_within(self, budgets: Mapping[str, Number]) -> FrontierPoint | None:
         """The point with the largest objective that these budgets allow."""
