@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -172,6 +173,7 @@ def test_without_a_folder_for_temporary_files_the_wheel_answers(
     assert solve(VALUES, COSTS, BUDGETS, solver="glpk").objective == BEST
 
 
+@pytest.mark.skipif(shutil.which("glpsol") is None, reason="glpsol is not installed")
 @pytest.mark.usefixtures("no_wheel")
 def test_without_a_folder_for_temporary_files_and_the_wheel_it_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
