@@ -222,9 +222,17 @@ def plan(
         alternatives=tuple(_alternative(question, allocation.problem, width) for width in costs.widths),
         explanation=explanation,
         objective_range=allocation.problem.objective_range,
-        remarks=question.remarks,
+        remarks=(*question.remarks, *_objective_remarks(objective, costs.widths)),
         missing={name: str(error) for name, error in costs.missing.items()},
     )
+
+
+def _objective_remarks(objective: str, widths: Sequence[int]) -> list[str]:
+    if objective != "linear" or len(widths) < 3:
+        return []
+    return [
+        "with more than two widths the linear objective prefers extremes; the objective error weighs them"
+    ]
 
 
 def _check_names(question: Question, sensitivity: Sensitivity) -> None:

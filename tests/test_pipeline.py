@@ -179,3 +179,12 @@ def test_one_sensitivity_serves_devices_with_other_widths(
         frontier = pipeline.trade_off(question, sensitivity, ["memory"], objective="error")
         assert frontier.is_exact
         assert len(frontier) > 1
+
+
+@pytest.mark.parametrize(("bits", "is_said"), [((2, 4), False), ((2, 4, 8), True)])
+def test_linear_values_of_three_widths_get_a_remark(
+    graph: LayerGraph, mpic: HardwareProfile, bits: tuple[int, ...], is_said: bool
+) -> None:
+    question = pipeline.ask(graph, mpic, {"memory": "10x"}, bits=bits)
+    plan = pipeline.plan(question, scores(graph), with_explanation=False)
+    assert any("prefers extremes" in remark for remark in plan.remarks) is is_said
