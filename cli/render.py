@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rich import box
 from rich.console import Console
@@ -77,7 +77,18 @@ def shorten(name: str, width: int) -> str:
     return f"{name[:head]}…{name[len(name) - (width - 1 - head) :]}"
 
 
-def largest_layers(layers: Sequence[Layer]) -> list[Layer]:
+class _Sized(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def parameters(self) -> int: ...
+
+
+_L = TypeVar("_L", bound=_Sized)
+
+
+def largest_layers(layers: Sequence[_L]) -> list[_L]:
+    """The layers to show of a large network, in their order."""
     if len(layers) <= _MOST_ROWS:
         return list(layers)
     names = {layer.name for layer in sorted(layers, key=lambda layer: -layer.parameters)[:_MOST_ROWS]}

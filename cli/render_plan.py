@@ -10,13 +10,12 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from hwbmpq.cli.render import bar, plain_table, shorten
+from hwbmpq.cli.render import bar, largest_layers, plain_table, shorten
 from hwbmpq.cli.render_costs import amount
 
 if TYPE_CHECKING:
     from hwbmpq.report import LayerReport, Plan
 
-_MOST_ROWS = 60
 _WIDE = 110
 _BAR = 6
 _NARROWEST_NAME = 12
@@ -29,10 +28,7 @@ _COLOURS = {2: "red", 3: "yellow", 4: "yellow", 5: "green", 6: "green", 7: "gree
 def print_plan(
     console: Console, plan: "Plan", *, title: str, all_rows: bool, remarks: Sequence[str] = ()
 ) -> None:
-    shown = list(plan.layers)
-    if not all_rows and len(shown) > _MOST_ROWS:
-        largest = {layer.name for layer in sorted(shown, key=lambda layer: -layer.parameters)[:_MOST_ROWS]}
-        shown = [layer for layer in shown if layer.name in largest]
+    shown = list(plan.layers) if all_rows else largest_layers(plan.layers)
     console.print(_layer_table(console, plan, shown, title))
     if len(shown) < len(plan.layers):
         console.print(f"{len(plan.layers) - len(shown)} smaller layers are not shown; --all lists them")

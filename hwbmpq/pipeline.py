@@ -1,7 +1,7 @@
 """The method from a described network to a plan, readable top to bottom."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,6 @@ from hwbmpq.allocate import (
     AllocationError,
     Explanation,
     Frontier,
-    InfeasibleBudget,
     explain,
     frontier,
     solve,
@@ -65,15 +64,11 @@ def ask(
     *,
     bits: Sequence[int] | None = None,
     activation_bits: str | int = "auto",
-    costs: Sequence[str] = (),
 ) -> Question:
-    """Candidates, costs and budgets of a network on a device; defaults come from the profile.
-
-    ``costs``: cost models to look at besides those of the profile and the budgets.
-    """
+    """Candidates, costs and budgets of a network on a device; defaults come from the profile."""
     said: Budgets = budgets if budgets else profile.budgets
     parsed = {name: parse_budget(name, text) for name, text in said.items()}
-    wanted = list(dict.fromkeys(["memory", *profile.cost_models, *parsed, *costs]))
+    wanted = list(dict.fromkeys(["memory", *profile.cost_models, *parsed]))
     policy, why = _activation_policy(graph, profile, list(parsed) or ["memory"], bits, activation_bits)
     choices = layer_candidates(graph, profile, bits, activation_bits=policy)
     tables = tabulate(graph, profile, costs=wanted, choices=choices)
@@ -130,10 +125,7 @@ def _activation_policy(
 
 
 def _default_memory(costs: NetworkCosts) -> float:
-    table = costs.table("memory")
-    smallest, largest = (
-        table.total({name: pick(options) for name, options in costs.choices.items()}) for pick in (min, max)
-    )
+    smallest, largest = costs.smallest_and_largest("memory")
     return smallest + DEFAULT_RANGE * (largest - smallest)
 
 
@@ -157,9 +149,7 @@ def measure(
     found = measure_sensitivity(
         network, graph, batches, method=method, precisions=widest, widths=widths, on_batch=on_batch
     )
-    return Sensitivity(
-        method=found.method, scores=found.scores, errors=found.errors, remarks=(*found.remarks, *remarks)
-    )
+    return replace(found, remarks=(*found.remarks, *remarks))
 
 
 def _labelled(
@@ -264,10 +254,7 @@ def _layer_reports(
 
 def _cost_report(question: Question, name: str, allocation: Allocation) -> CostReport:
     table = question.costs.table(name)
-    smallest, largest = (
-        table.total({layer: pick(options) for layer, options in question.choices.items()})
-        for pick in (min, max)
-    )
+    smallest, largest = question.costs.smallest_and_largest(name)
     return CostReport(
         name=name,
         unit=table.unit,
@@ -308,6 +295,3 @@ def trade_off(
     values = values_for(sensitivity, question.choices, objective)
     tables = {name: question.costs.table(name) for name in costs}
     return frontier(values, tables, question.graph.ties, samples=samples, solver=solver, on_step=on_step)
-
-
-__all__ = ["InfeasibleBudget", "Question", "ask", "measure", "plan", "trade_off"]

@@ -113,9 +113,9 @@ class _Finder:
         return BudgetReport(
             cost=cost,
             budget=self._problem.budgets[cost],
-            smallest=self._rounded_up(cost, smallest),
+            smallest=budget_for(self._problem, cost, smallest),
             smallest_bits=smallest,
-            relaxation=None if relaxed is None else self._rounded_up(cost, relaxed),
+            relaxation=None if relaxed is None else budget_for(self._problem, cost, relaxed),
             fixed={
                 layer: row.costs[layer][smallest[layer]] for layer in fixed_layers if row.costs.get(layer)
             },
@@ -148,7 +148,7 @@ class _Finder:
             others = {name: other for name, other in budgets.items() if name != cost}
             bits = self._smallest_bits(cost, others) if math.isfinite(budget) else None
             if bits is not None:
-                needed = self._rounded_up(cost, bits)
+                needed = budget_for(self._problem, cost, bits)
                 options.append((_growth(budget, needed), budgets | {cost: needed}))
         return min(options, key=lambda option: option[0])[1] if options else None
 
@@ -159,7 +159,11 @@ class _Finder:
             }
 
         def factor_of(bits: Bits) -> Fraction:
-            totals = {cost: self._exact_total(cost, bits) for cost in budgets if math.isfinite(budgets[cost])}
+            totals = {
+                cost: self._problem.exact_total(cost, bits)
+                for cost in budgets
+                if math.isfinite(budgets[cost])
+            }
             return max(
                 (t / Fraction(budgets[cost]) for cost, t in totals.items() if budgets[cost]),
                 default=Fraction(1),
@@ -170,22 +174,16 @@ class _Finder:
 
         start = self._problem.bits([0] * len(self._problem.groups))
         bits = _bisect(Fraction(1), start, factor_of, find)
-        raised = {name: max(b, self._rounded_up(name, bits)) for name, b in budgets.items()}
+        raised = {name: max(b, budget_for(self._problem, name, bits)) for name, b in budgets.items()}
         for name in [name for name, budget in raised.items() if budget > budgets[name]]:
             others = {other: budget for other, budget in raised.items() if other != name}
             least = self._smallest_bits(name, others)
             assert least is not None, "these budgets are met"
-            raised[name] = max(budgets[name], self._rounded_up(name, least))
+            raised[name] = max(budgets[name], budget_for(self._problem, name, least))
         return raised
 
     def _smallest_bits(self, cost: str, others: Mapping[str, Number]) -> Bits | None:
         return smallest_bits(self._problem, cost, others, self._find_best)
-
-    def _exact_total(self, cost: str, bits: Bits) -> Fraction:
-        return _exact_total(self._problem, cost, bits)
-
-    def _rounded_up(self, cost: str, bits: Bits) -> Number:
-        return budget_for(self._problem, cost, bits)
 
 
 def smallest_bits(
@@ -203,18 +201,16 @@ def smallest_bits(
 
     floor = max(_least(row.costs, problem) + Fraction(row.constant) for row in rows)
     grain = int(isinstance(problem.total(cost, bits), int))
-    return _bisect(floor, bits, lambda bits: _exact_total(problem, cost, bits), find, grain)
+    return _bisect(floor, bits, lambda bits: problem.exact_total(cost, bits), find, grain)
 
 
 def budget_for(problem: Problem, cost: str, bits: Bits) -> Number:
     """A cost as a number that, taken as a budget, is met by these bits: never rounded down."""
-    total = problem.total(cost, bits)
-    exact = _exact_total(problem, cost, bits)
+    exact = problem.exact_total(cost, bits)
+    if all(row.is_whole for row in problem.rows_of(cost)):
+        return int(exact)
+    total = float(exact)
     return total if Fraction(total) >= exact else math.nextafter(total, math.inf)
-
-
-def _exact_total(problem: Problem, cost: str, bits: Bits) -> Fraction:
-    return max(row.exact_total(bits) for row in problem.rows_of(cost))
 
 
 def _negative_sum(tables: list[Table], problem: Problem) -> Table:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from numbers import Integral, Real
 from typing import Any
 
@@ -46,7 +47,7 @@ class Group:
         return self.layers[0]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Row:
     """A sum over layers that may have a budget."""
 
@@ -56,10 +57,18 @@ class Row:
     label: str = ""
     budget: Number = math.inf
 
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether all its numbers are whole, so that plain sums are exact."""
+        numbers = (value for choices in self.costs.values() for value in choices.values())
+        return isinstance(self.constant, int) and all(isinstance(value, int) for value in numbers)
+
     def exact_total(self, bits: Mapping[str, Choice]) -> Fraction:
         """The sum without rounding."""
-        terms = (Fraction(choices[bits[layer]]) for layer, choices in self.costs.items())
-        return sum(terms, Fraction(self.constant))
+        terms = (choices[bits[layer]] for layer, choices in self.costs.items())
+        if self.is_whole:
+            return Fraction(sum(terms, self.constant))
+        return sum(map(Fraction, terms), Fraction(self.constant))
 
     def holds(self, bits: Mapping[str, Choice]) -> bool:
         return self.budget == math.inf or self.exact_total(bits) <= Fraction(self.budget)
@@ -112,10 +121,11 @@ class Problem:
 
     def total(self, cost: str, bits: Mapping[str, Choice]) -> Number:
         """What the layers cost: the sum, or the largest of the sums."""
-        rows = self.rows_of(cost)
-        total = max(row.exact_total(bits) for row in rows)
-        is_whole = total.denominator == 1 and all(_is_whole(row) for row in rows)
-        return int(total) if is_whole else float(total)
+        total = self.exact_total(cost, bits)
+        return int(total) if all(row.is_whole for row in self.rows_of(cost)) else float(total)
+
+    def exact_total(self, cost: str, bits: Mapping[str, Choice]) -> Fraction:
+        return max(row.exact_total(bits) for row in self.rows_of(cost))
 
     def with_budgets(self, budgets: Mapping[str, Number]) -> "Problem":
         """The same under other budgets; costs that are not named have none."""
@@ -132,11 +142,6 @@ class Problem:
             for group in self.groups
         )
         return replace(self, groups=groups)
-
-
-def _is_whole(row: Row) -> bool:
-    numbers = (value for choices in row.costs.values() for value in choices.values())
-    return isinstance(row.constant, int) and all(isinstance(value, int) for value in numbers)
 
 
 def build_problem(

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -85,14 +85,12 @@ class Best:
     solver: str
 
 
-def find_best(
-    problem: Problem, solver: str = "auto", time_limit: float | None = None, *, proof: float = PROOF
-) -> Best | None:
-    """The best bits to a relative gap of ``proof``; None if no allocation is within the budgets."""
+def find_best(problem: Problem, solver: str = "auto", time_limit: float | None = None) -> Best | None:
+    """The best bits; None if no allocation is within the budgets."""
     seconds = DEFAULT_SECONDS if time_limit is None else time_limit
     if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
         raise AllocationError(f"time_limit={time_limit!r}: give seconds")
-    outcome = _Task(problem, solvers_for(solver), time.monotonic() + seconds, proof).run()
+    outcome = _Task(problem, solvers_for(solver), time.monotonic() + seconds).run()
     if outcome is None:
         return None
     bits = problem.bits(widen_for_free(problem, outcome.picks.tolist()))
@@ -120,9 +118,9 @@ class _Outcome:
 class _Task:
     """One problem on its way to its answer."""
 
-    def __init__(self, problem: Problem, solvers: list[Solver], deadline: float, proof: float) -> None:
-        self._problem, self._solvers = problem, solvers
-        self._deadline, self._proof = deadline, proof
+    def __init__(self, problem: Problem, solvers: list[Solver], deadline: float) -> None:
+        self._problem, self._solvers, self._deadline = problem, solvers, deadline
+        self._rows = problem.limited_rows
 
     def run(self) -> _Outcome | None:
         """The best picks; None if no allocation is within the budgets."""
@@ -139,15 +137,17 @@ class _Task:
             if outcome is None:
                 return None
             excess = tableau.costs_of(outcome.picks) / tableau.room
+            bits = self._problem.bits(outcome.picks.tolist())
             others = [r for r in np.argsort(-excess, kind="stable").tolist() if r not in active]
-            over = [r for r in others if not self._holds(tableau.rows[r], outcome.picks)][:_FEW_ROWS]
+            over = [r for r in others if not self._rows[tableau.rows[r]].holds(bits)][:_FEW_ROWS]
             if not over:
                 return outcome
             active.update(over)
 
-    def _holds(self, row: int, picks: Picks) -> bool:
-        """In exact arithmetic."""
-        return self._problem.limited_rows[row].holds(self._problem.bits(picks.tolist()))
+    def _accepts(self, rows: Sequence[int], picks: Picks) -> bool:
+        """Whether the rows hold, in exact arithmetic."""
+        bits = self._problem.bits(picks.tolist())
+        return all(self._rows[row].holds(bits) for row in rows)
 
     def _solve(self, tableau: Tableau) -> _Outcome | None:
         if not tableau.rows:
@@ -166,11 +166,11 @@ class _Task:
         search = ExactSearch(
             tableau,
             prices,
-            accepts=lambda picks: all(self._holds(row, picks) for row in tableau.rows),
+            accepts=lambda picks: self._accepts(tableau.rows, picks),
             deadline=self._deadline,
         )
-        found = search.run(proof=self._proof)
-        if not self._is_proven(found):
+        found = search.run(proof=PROOF)
+        if not _is_proven(found):
             found = self._ask_solver(solver, program, search, found)
         if found.picks is None:
             return None
@@ -187,7 +187,7 @@ class _Task:
         try:
             _, answer = first_that_works(
                 [solver, *(other for other in self._solvers if other is not solver)],
-                lambda solver: solver.branch_and_bound(program, self._seconds_left(), self._proof / 2),
+                lambda solver: solver.branch_and_bound(program, self._seconds_left(), PROOF / 2),
             )
         except SolverError as error:
             if found.picks is None:
@@ -206,10 +206,11 @@ class _Task:
             bound = min(bound, answer.bound * program.value_unit + program.value_offset)
         return replace(better, bound=max(bound, better.value))
 
-    def _is_proven(self, found: Found) -> bool:
-        if found.picks is None:
-            return found.bound == -np.inf
-        return found.bound - found.value <= self._proof * abs(found.value)
-
     def _seconds_left(self) -> float:
         return self._deadline - time.monotonic()
+
+
+def _is_proven(found: Found) -> bool:
+    if found.picks is None:
+        return found.bound == -np.inf
+    return found.bound - found.value <= PROOF * abs(found.value)

@@ -81,8 +81,8 @@ def build_tableau(problem: Problem) -> Tableau:
                 least = min(exact)
                 costs[r, g, : len(exact)] = [float(cost - least) for cost in exact]
                 exact_room -= Fraction(least)
-        room[r] = float(math.floor(exact_room) if _is_whole(row) else exact_room)
-    is_whole = np.array([_is_whole(row) for row in rows], dtype=bool)
+        room[r] = float(math.floor(exact_room) if row.is_whole else exact_room)
+    is_whole = np.array([row.is_whole for row in rows], dtype=bool)
     is_exact = is_whole & (costs.sum(axis=(1, 2)) + np.abs(room) < _LARGEST_WHOLE)
     band = np.where(is_exact, 0.0, _ROUNDING * np.abs(room))
     return Tableau(
@@ -102,11 +102,6 @@ def _exact_costs(row: Row, group: Group) -> list[Number | Fraction]:
     if len(paid) == 1:  # one number minus another needs no fractions: it is rounded once
         return [paid[0][choice] for choice in group.choices]
     return [sum((Fraction(c[choice]) for c in paid), Fraction(0)) for choice in group.choices] if paid else []
-
-
-def _is_whole(row: Row) -> bool:
-    numbers = (value for choices in row.costs.values() for value in choices.values())
-    return isinstance(row.constant, int) and all(isinstance(number, int) for number in numbers)
 
 
 def _from_the_cheapest(tableau: Tableau) -> Tableau:

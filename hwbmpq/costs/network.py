@@ -67,13 +67,20 @@ class NetworkCosts:
             )
         return self.table(cost).total(uniform(self.choices, weight_bits))
 
+    def smallest_and_largest(self, cost: str) -> tuple[Number, Number]:
+        """With every layer at its narrowest, and at its widest."""
+        narrow, wide = (
+            self.table(cost).total({name: pick(options) for name, options in self.choices.items()})
+            for pick in (min, max)
+        )
+        return narrow, wide
+
     def limit(self, budget: Budget) -> float:
         """What a budget allows this network, in the unit of its cost."""
         if budget.amount is not None:
             return budget.amount
-        widest = self.table(budget.cost).total({name: max(choices) for name, choices in self.choices.items()})
         if budget.share is not None:
-            return budget.share * widest
+            return budget.share * self.smallest_and_largest(budget.cost)[1]
         assert budget.ratio is not None
         return FLOAT_BITS * self.weights / budget.ratio
 
