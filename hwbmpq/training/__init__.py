@@ -1,4 +1,13 @@
-"""Labelled images, and what is done with them."""
+"""The training loop, its settings, and the folder that a run leaves behind."""
 
-from hwbmpq.training.data import LabelledImages as LabelledImages
-from hwbmpq.training.data import load_images as load_images
+from hwbmpq.training.evaluation import Evaluation as Evaluation
+from hwbmpq.training.evaluation import evaluate as evaluate
+from hwbmpq.training.hooks import StepReport as StepReport
+from hwbmpq.training.hooks import TrainingHook as TrainingHook
+from hwbmpq.training.run_directory import RunDirectory as RunDirectory
+from hwbmpq.training.settings import RunSettings as RunSettings
+from hwbmpq.training.settings import read_settings as read_settings
+from hwbmpq.training.settings import resolve_settings as resolve_settings
+from hwbmpq.training.setup import find_device as find_device
+from hwbmpq.training.tensorboard import TensorBoardHook as TensorBoardHook
+from hwbmpq.training.trainer import Trainer as Trainer

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 import hwbmpq
+from hwbmpq.data import load_images
 from hwbmpq.models import load_model
 from hwbmpq.sensitivity import measure_sensitivity
-from hwbmpq.training import load_images
 from hwbmpq.values import Precision, Sensitivity
 
 HURT_MOST = {"layer1.2.conv1": 0.945, "layer2.0.conv1": 0.888}

@@ -1,6 +1,5 @@
 """Labelled images: what arrives, in which shape, and what a bad file says."""
 
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from hwbmpq.data import AUGMENTATIONS, DATA_FORMS, LabelledImages, load_data, load_images, open_data
 from hwbmpq.errors import HwbmpqError, UnknownNameError
-from hwbmpq.training import load_images
 
 GREY = (1, 8, 8)
 COLOUR = (3, 8, 8)
+DIGITS = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+"""By class, as scikit-learn says."""
 
 
 def saved(folder: Path, **arrays: Any) -> str:
@@ -30,18 +31,44 @@ def labels(count: int) -> Any:
     return np.arange(count) % 3
 
 
+def all_pixels(images: LabelledImages) -> torch.Tensor:
+    """(N, H, W, C), as they are stored."""
+    return images.pixels.take(torch.arange(len(images)))
+
+
 def test_digits_are_the_bundled_ones() -> None:
-    data = load_images("digits", input_size=GREY)
-    assert len(data) == 1797
+    data = load_data("digits", input_size=GREY)
     assert data.classes == 10
-    assert data.images.shape == (1797, 1, 8, 8)
-    assert torch.bincount(data.labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert torch.bincount(torch.cat([data.train.labels, data.test.labels])).tolist() == DIGITS
+
+
+def test_a_fifth_of_the_digits_of_each_class_is_for_testing() -> None:
+    data = load_data("digits", input_size=GREY)
+    assert (len(data.train), len(data.test)) == (1437, 360)
+    shares = torch.bincount(data.test.labels) / torch.tensor(DIGITS)
+    assert 0.19 < float(shares.min()) <= float(shares.max()) < 0.21
+
+
+def test_the_parts_of_the_digits_are_always_the_same() -> None:
+    labels = load_data("digits", input_size=GREY, seed=7).test.labels
+    assert labels[:20].tolist() == [9, 2, 5, 7, 6, 9, 7, 3, 3, 3, 4, 6, 9, 2, 0, 0, 7, 2, 4, 3]
+
+
+def test_no_digit_is_in_both_parts() -> None:
+    data = load_data("digits", input_size=GREY)
+    train, test = ({p.numpy().tobytes() for p in all_pixels(part)} for part in (data.train, data.test))
+    assert not train & test
+
+
+def test_digits_are_calibrated_on_without_those_for_testing() -> None:
+    calibration = load_images("digits", input_size=GREY)
+    assert torch.equal(all_pixels(calibration), all_pixels(load_data("digits", input_size=GREY).train))
 
 
 def test_digits_use_the_whole_range_of_a_byte() -> None:
-    data = load_images("digits", input_size=GREY)
-    assert data.images.dtype == torch.uint8
-    assert (int(data.images.min()), int(data.images.max())) == (0, 255)
+    stored = all_pixels(load_images("digits", input_size=GREY))
+    assert stored.dtype == torch.uint8
+    assert (int(stored.min()), int(stored.max())) == (0, 255)
 
 
 def test_batches_are_normalised_by_the_images_themselves_if_not_in_colour() -> None:
@@ -92,7 +119,10 @@ def test_colours_are_averaged_to_grey(tmp_path: Path) -> None:
 def test_channels_and_pixels_keep_their_places(tmp_path: Path) -> None:
     stored = pixels(2, 4, 5, 3)
     data = load_images(saved(tmp_path, x_train=stored, y_train=labels(2)), input_size=(3, 4, 5))
-    assert int(data.images[1, 2, 3, 4]) == stored[1, 3, 4, 2]
+    assert torch.equal(all_pixels(data), torch.from_numpy(stored))
+    ((images, _),) = data.batches(2)
+    expected = (stored[1, 3, 4, 2] / 255 - 0.406) / 0.225
+    assert float(images[1, 2, 3, 4]) == pytest.approx(expected)
 
 
 def test_images_and_labels_stay_together_in_a_subset(tmp_path: Path) -> None:
@@ -100,7 +130,7 @@ def test_images_and_labels_stay_together_in_a_subset(tmp_path: Path) -> None:
     spec = saved(tmp_path, x_train=stored, y_train=np.arange(100))
     data = load_images(spec, input_size=(1, 2, 2), count=20)
     assert len(set(data.labels.tolist())) == 20
-    assert torch.equal(data.images[:, 0, 0, 0].long(), data.labels)
+    assert torch.equal(all_pixels(data)[:, 0, 0, 0].long(), data.labels)
 
 
 def test_a_seed_chooses_the_subset() -> None:
@@ -115,39 +145,13 @@ def test_the_class_count_does_not_depend_on_the_subset(tmp_path: Path) -> None:
 
 
 def test_more_than_there_is_gives_all() -> None:
-    assert len(load_images("digits", input_size=GREY, count=5000)) == 1797
-
-
-def test_the_training_part_is_preferred(tmp_path: Path) -> None:
-    arrays = {
-        "x_train": pixels(3, 8, 8),
-        "y_train": labels(3),
-        "x_test": pixels(5, 8, 8),
-        "y_test": labels(5),
-    }
-    assert len(load_images(saved(tmp_path, **arrays), input_size=GREY)) == 3
-
-
-def test_the_test_part_will_do(tmp_path: Path) -> None:
-    spec = saved(tmp_path, x_test=pixels(5, 8, 8), y_test=labels(5))
-    assert len(load_images(spec, input_size=GREY)) == 5
-
-
-def test_labels_may_be_a_column(tmp_path: Path) -> None:
-    spec = saved(tmp_path, x_train=pixels(3, 8, 8), y_train=labels(3)[:, None].astype(np.uint8))
-    assert load_images(spec, input_size=GREY).labels.tolist() == [0, 1, 2]
-
-
-@pytest.mark.parametrize("scale", [1.0, 255.0])
-def test_float_pixels_count_from_0_to_1_or_to_255(tmp_path: Path, scale: float) -> None:
-    stored = np.linspace(0, scale, 64).reshape(1, 8, 8)
-    data = load_images(saved(tmp_path, x_train=stored, y_train=labels(1)), input_size=GREY)
-    assert data.images.dtype == torch.float32
-    assert float(data.images.max()) == 1.0
+    assert len(load_images("digits", input_size=GREY, count=5000)) == 1437
 
 
 def test_fake_images_are_the_same_for_one_seed() -> None:
-    first, again, other = (load_images("fake", input_size=COLOUR, count=4, seed=s).images for s in (1, 1, 2))
+    first, again, other = (
+        all_pixels(load_images("fake", input_size=COLOUR, count=4, seed=s)) for s in (1, 1, 2)
+    )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
@@ -156,6 +160,49 @@ def test_fake_labels_have_the_classes_asked_for() -> None:
     data = load_images("fake", input_size=COLOUR, classes=3, count=100)
     assert data.classes == 3
     assert sorted(set(data.labels.tolist())) == [0, 1, 2]
+
+
+def test_fake_training_and_test_images_differ() -> None:
+    data = load_data("fake", input_size=COLOUR, train_limit=5, test_limit=5)
+    assert not torch.equal(all_pixels(data.train), all_pixels(data.test))
+
+
+def test_fake_gives_as_many_as_are_asked_for() -> None:
+    data = load_data("fake", input_size=GREY, train_limit=500, test_limit=70)
+    assert (len(data.train), len(data.test)) == (500, 70)
+
+
+def test_what_a_network_must_know_is_known_before_it_is_built() -> None:
+    data = open_data("digits")
+    assert (data.classes, data.image_size, data.default_input_size) == (10, (1, 8, 8), (3, 32, 32))
+
+
+def test_limits_take_as_many_from_each_part() -> None:
+    data = load_data("digits", input_size=GREY, train_limit=7, test_limit=5)
+    assert (len(data.train), len(data.test)) == (7, 5)
+
+
+def test_both_parts_are_normalised_alike_whatever_the_limits() -> None:
+    whole = load_data("digits", input_size=GREY)
+    some = load_data("digits", input_size=GREY, train_limit=7, test_limit=5)
+    assert whole.train.mean == whole.test.mean == some.train.mean == some.test.mean
+    assert whole.train.std == whole.test.std == some.train.std == some.test.std
+
+
+def test_batches_have_their_channels_last_in_memory() -> None:
+    images, _ = next(load_images("digits", input_size=(3, 16, 16), count=4).batches(4))
+    assert images.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_grey_is_repeated_for_each_channel() -> None:
+    data = load_images("digits", input_size=(2, 8, 8), count=4)
+    images, _ = next(data.batches(4))
+    assert torch.equal(images[:, 0], images[:, 1])
+
+
+def test_a_test_part_that_was_not_opened_is_refused() -> None:
+    with pytest.raises(HwbmpqError, match="fake: was opened without its test part"):
+        open_data("fake", needs_test=False).sized(GREY)
 
 
 def test_fake_has_ten_classes_by_default() -> None:
@@ -168,26 +215,35 @@ def test_too_few_classes_are_refused() -> None:
         load_images("digits", input_size=GREY, classes=5)
 
 
-@pytest.mark.parametrize("spec", ["digit", "npz:", "npz", "digits:3", "fake:", "", "data.npz"])
+@pytest.mark.parametrize("spec", ["digit", "npz:", "npz", "folder", "digits:3", "fake:", "", "data.npz"])
 def test_an_unknown_specification_lists_the_forms(spec: str) -> None:
     with pytest.raises(UnknownNameError) as raised:
         load_images(spec, input_size=GREY)
-    assert raised.value.hint == "use digits, fake, npz:FILE"
+    assert raised.value.hint == (
+        "use digits, cifar10, cifar100, tinyimagenet, fashion-mnist, folder:PATH, npz:PATH, fake"
+    )
+
+
+@pytest.mark.parametrize("form", DATA_FORMS.values(), ids=DATA_FORMS)
+def test_every_form_says_what_it_is_in_one_line_and_how_it_is_augmented(form: Any) -> None:
+    assert 10 < len(form.description) < 90
+    assert form.augment in AUGMENTATIONS
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"count": 0}, "0 images are too few"),
+        ({"train_limit": 0}, "0 training images are too few"),
+        ({"test_limit": -1}, "-1 test images are too few"),
         ({"classes": 0}, "0 classes are too few"),
         ({"input_size": (8, 8)}, r"an input of \(8, 8\)"),
         ({"input_size": (1, 0, 8)}, r"an input of \(1, 0, 8\)"),
     ],
-    ids=["count", "classes", "size", "empty"],
+    ids=["train", "test", "classes", "size", "empty"],
 )
 def test_impossible_requests_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(HwbmpqError, match=message):
-        load_images("digits", **({"input_size": GREY} | options))
+        load_data("digits", **({"input_size": GREY} | options))
 
 
 def test_an_impossible_batch_size_is_refused() -> None:
@@ -195,69 +251,9 @@ def test_an_impossible_batch_size_is_refused() -> None:
         next(load_images("fake", input_size=GREY).batches(0))
 
 
-BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
-    "keys": ({"images": pixels(2, 8, 8)}, "holds no x_train with y_train, but images"),
-    "no-labels": ({"x_train": pixels(2, 8, 8)}, "holds no x_train with y_train, but x_train"),
-    "lengths": (
-        {"x_train": pixels(2, 8, 8), "y_train": labels(3)},
-        "x_train has 2 images, but y_train 3 labels",
-    ),
-    "float-labels": ({"x_train": pixels(2, 8, 8), "y_train": labels(2) / 2}, "y_train: float64 of shape"),
-    "one-hot": (
-        {"x_train": pixels(2, 8, 8), "y_train": np.eye(2, dtype=int)},
-        r"y_train: int64 of shape \(2, 2\)",
-    ),
-    "negative": ({"x_train": pixels(2, 8, 8), "y_train": labels(2) - 1}, "no class numbers from 0"),
-    "no-images": ({"x_train": pixels(0, 8, 8), "y_train": labels(0)}, "y_train: is empty"),
-    "flat": ({"x_train": pixels(2, 64), "y_train": labels(2)}, r"shape \(2, 64\) is no list of images"),
-    "first": ({"x_train": pixels(2, 3, 8, 8), "y_train": labels(2)}, "has its channels first"),
-    "int": ({"x_train": pixels(2, 8, 8).astype(int), "y_train": labels(2)}, "pixels of type int64"),
-    "range": (
-        {"x_train": -np.ones((2, 8, 8)), "y_train": labels(2)},
-        r"values from -1.0 to -1.0 are no pixels",
-    ),
-    "nan": ({"x_train": np.full((2, 8, 8), np.nan), "y_train": labels(2)}, "values from nan to nan"),
-    "object": ({"x_train": np.array([None]), "y_train": labels(1)}, "Object arrays cannot be loaded"),
-    "channels": (
-        {"x_train": pixels(2, 8, 8, 4), "y_train": labels(2)},
-        "4 channels do not fit an input of 3",
-    ),
-}
-
-
-@pytest.mark.parametrize(("arrays", "message"), BAD_ARRAYS.values(), ids=BAD_ARRAYS)
-def test_bad_arrays_are_one_sentence(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
-    with pytest.raises(HwbmpqError, match=message) as raised:
-        load_images(saved(tmp_path, **arrays), input_size=COLOUR)
-    assert "data.npz" in str(raised.value)
-
-
-def test_a_missing_file_says_so(tmp_path: Path) -> None:
-    with pytest.raises(HwbmpqError, match=r"none.npz: no such file"):
-        load_images(f"npz:{tmp_path}/none.npz", input_size=GREY)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"PK\x03\x04broken", pickle.dumps({"x_train": 1}), b"hello"],
-    ids="empty zip pickle text".split(),
-)
-def test_a_file_of_another_kind_says_so(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "data.npz").write_bytes(content)
-    with pytest.raises(HwbmpqError, match="cannot be read as an npz file"):
-        load_images(f"npz:{tmp_path}/data.npz", input_size=GREY)
-
-
-def test_a_single_array_says_so(tmp_path: Path) -> None:
-    with (tmp_path / "data.npz").open("wb") as file:
-        np.save(file, pixels(2, 8, 8))
-    with pytest.raises(HwbmpqError, match="holds a single array"):
-        load_images(f"npz:{tmp_path}/data.npz", input_size=GREY)
-
-
 def test_sklearn_is_imported_by_digits_only() -> None:
     code = (
-        "import sys; from hwbmpq.training import load_images\n"
+        "import sys; from hwbmpq.data import load_images\n"
         "load_images('fake', input_size=(3, 8, 8)); print('sklearn' in sys.modules)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -266,5 +262,5 @@ def test_sklearn_is_imported_by_digits_only() -> None:
 
 def test_real_images_load(data_folder: Path) -> None:
     data = load_images(f"npz:{data_folder / 'cifar10.npz'}", input_size=(3, 32, 32), count=64)
-    assert data.images.shape == (64, 3, 32, 32)
+    assert all_pixels(data).shape == (64, 32, 32, 3)
     assert data.classes == 10

@@ -1,6 +1,7 @@
 """Images in Keras's layout: an ``.npz`` file with x_train, y_train, x_test and y_test."""
 
 import zipfile
+import zlib
 from pathlib import Path
 from typing import BinaryIO
 
@@ -10,29 +11,58 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hwbmpq.data.found import Found, Request, found_arrays
+from hwbmpq.data.split import hold_out
+from hwbmpq.data.stored import ArrayImages, StoredPart
 from hwbmpq.errors import HwbmpqError
 
-_PARTS = ("train", "test")  # in this order of preference
+_PARTS = ("train", "test")
+_HELD_OUT = 10
 _LAYOUT_HINT = (
     "the file should hold x_train (N, H, W, C) or (N, H, W) and y_train (N), as Keras's data sets do"
 )
 
 
-def read_npz(path: str) -> tuple[Tensor, Tensor]:
-    """Images (N, C, H, W), uint8 or float in 0 to 1, and int64 labels, of the training part if there is one."""
+def open_npz(request: Request) -> Found:
+    """Both parts; if there is only one, it is for training, but for one image in ten."""
+    parts = _read_parts(request.detail, wanted=len(_PARTS) if request.needs_test else 1)
+    (name, (pixels, labels)), *others = parts.items()
+    train = StoredPart(images=ArrayImages(pixels=pixels), labels=labels)
+    if not request.needs_test:
+        return found_arrays(request, train, None)
+    if others:
+        pixels, labels = parts["test"]
+        return found_arrays(request, train, StoredPart(images=ArrayImages(pixels=pixels), labels=labels))
+    train, test = hold_out(pixels, labels, every=_HELD_OUT, name=request.spec)
+    missing = "test" if name == "train" else "train"
+    remark = (
+        f"{request.detail} has no x_{missing}: {len(test.labels)} of {len(labels)} images, always the same, "
+        "are held out for testing"
+    )
+    return found_arrays(request, train, test, (remark,))
+
+
+def _read_parts(path: str, wanted: int) -> dict[str, tuple[Tensor, Tensor]]:
+    """Images (N, H, W, C) as bytes and int64 labels of the first ``wanted`` parts that there are."""
     if not Path(path).is_file():
         raise HwbmpqError(f"{path}: no such file", hint="give the path of an npz file: npz:FILE")
     try:
         # Opened here: numpy leaves a file open that turns out to be no archive.
         with Path(path).open("rb") as file:
-            part, images, labels = _read_part(_opened(file, path), path)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            arrays = _arrays(_opened(file, path), path, wanted)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise HwbmpqError(f"{path}: cannot be read as an npz file: {error}", hint=_hint(error)) from error
+    return {part: _checked(images, labels, path, part) for part, (images, labels) in arrays.items()}
+
+
+def _checked(
+    images: NDArray[np.generic], labels: NDArray[np.generic], path: str, part: str
+) -> tuple[Tensor, Tensor]:
     labels = _checked_labels(labels, f"{path}: y_{part}")
     images = _checked_images(images, f"{path}: x_{part}")
     if len(images) != len(labels):
         raise HwbmpqError(f"{path}: x_{part} has {len(images)} images, but y_{part} {len(labels)} labels")
-    return torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(labels)
+    return torch.from_numpy(np.ascontiguousarray(images)), torch.from_numpy(labels)
 
 
 def _opened(file: BinaryIO, path: str) -> NpzFile:
@@ -42,13 +72,15 @@ def _opened(file: BinaryIO, path: str) -> NpzFile:
     return archive
 
 
-def _read_part(archive: NpzFile, path: str) -> tuple[str, NDArray[np.generic], NDArray[np.generic]]:
-    """``train`` or ``test``, its images and its labels; nothing else is read."""
-    for part in _PARTS:
-        if f"x_{part}" in archive and f"y_{part}" in archive:
-            return part, archive[f"x_{part}"], archive[f"y_{part}"]
-    held = ", ".join(archive) or "nothing"
-    raise HwbmpqError(f"{path}: holds no x_train with y_train, but {held}", hint=_LAYOUT_HINT)
+def _arrays(
+    archive: NpzFile, path: str, wanted: int
+) -> dict[str, tuple[NDArray[np.generic], NDArray[np.generic]]]:
+    """Images and labels by part; nothing else is read."""
+    parts = [part for part in _PARTS if f"x_{part}" in archive and f"y_{part}" in archive]
+    if not parts:
+        held = ", ".join(archive) or "nothing"
+        raise HwbmpqError(f"{path}: holds no x_train with y_train, but {held}", hint=_LAYOUT_HINT)
+    return {part: (archive[f"x_{part}"], archive[f"y_{part}"]) for part in parts[:wanted]}
 
 
 def _hint(error: Exception) -> str:
@@ -68,22 +100,25 @@ def _checked_labels(labels: NDArray[np.generic], where: str) -> NDArray[np.int64
     return labels.astype(np.int64)
 
 
-def _checked_images(images: NDArray[np.generic], where: str) -> NDArray[np.generic]:
+def _checked_images(images: NDArray[np.generic], where: str) -> NDArray[np.uint8]:
     images = images[..., None] if images.ndim == 3 else images
     if images.ndim != 4 or 0 in images.shape:
         raise HwbmpqError(f"{where}: shape {images.shape} is no list of images", hint=_LAYOUT_HINT)
     if images.shape[1] in (1, 3) and images.shape[3] not in (1, 3):
         raise HwbmpqError(f"{where}: shape {images.shape} has its channels first", hint=_LAYOUT_HINT)
     if images.dtype == np.uint8:
-        return images
+        return images.astype(np.uint8, copy=False)
     if not np.issubdtype(images.dtype, np.floating):
         raise HwbmpqError(
             f"{where}: pixels of type {images.dtype} are not understood", hint="use uint8 or float"
         )
-    pixels = images.astype(np.float32)
+    return _to_bytes(images.astype(np.float32), where)
+
+
+def _to_bytes(pixels: NDArray[np.float32], where: str) -> NDArray[np.uint8]:
     low, high = float(pixels.min()), float(pixels.max())  # NaN if any is
     if not 0 <= low <= high <= 255:
         raise HwbmpqError(
             f"{where}: values from {low} to {high} are no pixels", hint="give pixels from 0 to 1 or 0 to 255"
         )
-    return pixels / np.float32(255) if high > 1 else pixels
+    return np.rint(pixels if high > 1 else pixels * np.float32(255)).astype(np.uint8)

@@ -1,0 +1,13 @@
+"""Labelled images by specification, in memory or from files, and batches of them."""
+
+from hwbmpq.data.augment import AUGMENTATIONS as AUGMENTATIONS
+from hwbmpq.data.batches import Batches as Batches
+from hwbmpq.data.batches import LoaderBatches as LoaderBatches
+from hwbmpq.data.batches import TrainingBatches as TrainingBatches
+from hwbmpq.data.forms import DATA_FORMS as DATA_FORMS
+from hwbmpq.data.images import ImageData as ImageData
+from hwbmpq.data.images import LabelledImages as LabelledImages
+from hwbmpq.data.load import OpenData as OpenData
+from hwbmpq.data.load import load_data as load_data
+from hwbmpq.data.load import load_images as load_images
+from hwbmpq.data.load import open_data as open_data

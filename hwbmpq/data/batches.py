@@ -1,0 +1,132 @@
+"""Batches for training: the same for the same seed, epoch and step, whoever asks and wherever they start."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass
+from itertools import islice
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from hwbmpq.data.augment import Windows, draw_windows, get_augmentation
+from hwbmpq.data.images import LabelledImages
+from hwbmpq.data.randomness import generator_for
+from hwbmpq.errors import HwbmpqError
+
+
+class Batches(Protocol):
+    """What a training loop needs of its data."""
+
+    def __len__(self) -> int:
+        """Steps in an epoch."""
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Images (B, C, H, W) and labels (B,) of an epoch, from step ``start`` on."""
+
+
+@dataclass(frozen=True)
+class TrainingBatches:
+    """Shuffled and augmented batches. Nothing is remembered between them.
+
+    The order depends on ``seed`` and the epoch; what augmentation does on ``seed``, the epoch and the step.
+    So ``epoch(n, start=k)`` gives what an uninterrupted epoch would have given from step k on, bit for bit.
+    Images left over from whole batches wait for the next epoch, which shuffles anew.
+
+    ``rank`` of ``ranks`` processes gets its share of every batch: side by side, the shares are the batch
+    that a single process would get.
+    """
+
+    images: LabelledImages
+    _: KW_ONLY
+    batch_size: int
+    """Of all ranks together."""
+    augment: str = "none"
+    seed: int = 0
+    rank: int = 0
+    ranks: int = 1
+
+    def __post_init__(self) -> None:
+        get_augmentation(self.augment)
+        if self.batch_size < 1:
+            raise HwbmpqError(f"a batch cannot have {self.batch_size} images", hint="give at least 1")
+        if not 0 <= self.rank < self.ranks:
+            raise HwbmpqError(f"there is no rank {self.rank} among {self.ranks}", hint="ranks count from 0")
+        if self.images_per_step % self.ranks:
+            raise HwbmpqError(
+                f"{self.images.name}: a batch of {self.images_per_step} images cannot be shared by {self.ranks} ranks",
+                hint=f"give a batch size that is a multiple of {self.ranks}, and at least as many images",
+            )
+
+    @property
+    def images_per_step(self) -> int:
+        """Of all ranks together: the batch size, or all images if there are fewer."""
+        return min(self.batch_size, len(self.images))
+
+    def __len__(self) -> int:
+        return len(self.images) // self.images_per_step
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Float32 images (B, C, H, W), channels last in memory, and labels; from step ``start`` on."""
+        if not 0 <= start <= len(self):
+            raise HwbmpqError(f"an epoch of {len(self)} steps cannot start at step {start}")
+        return self._steps(number, range(start, len(self)))
+
+    def _steps(self, number: int, steps: range) -> Iterator[tuple[Tensor, Tensor]]:
+        order = torch.randperm(len(self.images), generator=generator_for("order", self.seed, number))
+        orders = [self._share(order, step) for step in steps]
+        for step, indices, pixels in zip(steps, orders, self.images.pixels.stream(orders), strict=True):
+            windows = self._windows(number, step)
+            augmented = pixels if windows is None else windows.of(pixels)
+            yield self.images.normalised(augmented), self.images.labels[indices]
+
+    def _share(self, order: Tensor, step: int) -> Tensor:
+        share = self.images_per_step // self.ranks
+        start = step * self.images_per_step + self.rank * share
+        return order[start : start + share]
+
+    def _windows(self, number: int, step: int) -> Windows | None:
+        # Drawn for the whole batch and then shared, so that it does not matter how many ranks there are.
+        _, height, width = self.images.input_size
+        generator = generator_for("augment", self.seed, number, step)
+        augmentation = get_augmentation(self.augment)
+        windows = draw_windows(augmentation, self.images_per_step, height, width, generator)
+        share = self.images_per_step // self.ranks
+        return windows and windows.part(self.rank * share, (self.rank + 1) * share)
+
+
+@dataclass(frozen=True)
+class LoaderBatches:
+    """Batches of a ``DataLoader``, or of anything with a length that yields images and labels.
+
+    A sampler that has ``set_epoch`` is told the epoch. Starting in the middle loads and drops what comes
+    before; it is exact only if the loader yields the same batches in the same order every time it is asked
+    for an epoch.
+    """
+
+    loader: Iterable[Any]
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.loader, "__len__"):
+            raise HwbmpqError(
+                f"a {type(self.loader).__name__} has no length, so that nobody knows when an epoch ends",
+                hint="give a DataLoader over a data set with a length",
+            )
+
+    def __len__(self) -> int:
+        return len(self.loader)  # type: ignore[arg-type]
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        set_epoch = getattr(getattr(self.loader, "sampler", None), "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(number)
+        return (_pair(batch) for batch in islice(self.loader, start, None))
+
+
+def _pair(batch: Any) -> tuple[Tensor, Tensor]:
+    match batch:
+        case (Tensor() as images, Tensor() as labels):
+            return images, labels
+    raise HwbmpqError(
+        f"the loader yields a {type(batch).__name__} that is no pair of images and labels",
+        hint="let it yield (images, labels), both tensors",
+    )

@@ -1,0 +1,81 @@
+"""Images that need no files: scikit-learn's digits, and noise."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hwbmpq.data.found import Found, Request, found_arrays
+from hwbmpq.data.randomness import generator_for
+from hwbmpq.data.split import hold_out
+from hwbmpq.data.stored import Picked, Size
+
+_FAKE_CLASSES = 10
+_FAKE_SIZE = (3, 32, 32)
+_FAKE_TRAIN = 256
+_FAKE_TEST = 64
+
+
+def open_digits(request: Request) -> Found:
+    """Scikit-learn's 1,797 handwritten digits of 8 by 8 pixels, which come with the package; a fifth for testing."""
+    # It takes a second to import: only who asks for digits pays.
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+
+    digits = load_digits()
+    pixels = torch.from_numpy(digits.images).mul(255 / 16).round().to(torch.uint8)  # stored as 0 to 16
+    labels = torch.from_numpy(digits.target).long()
+    return found_arrays(request, *hold_out(pixels.unsqueeze(3), labels, every=5, name=request.spec))
+
+
+def open_fake(request: Request) -> Found:
+    """Noise: for trying out the machinery, where real images do not matter."""
+    classes = request.classes or _FAKE_CLASSES
+    test = FakePart(name="test", classes=classes, count=_FAKE_TEST)
+    return Found(
+        train=FakePart(name="train", classes=classes, count=_FAKE_TRAIN),
+        test=test if request.needs_test else None,
+        classes=classes,
+        image_size=_FAKE_SIZE,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakePart:
+    """As many images of noise as are asked for."""
+
+    name: str
+    classes: int
+    count: int
+    """If nobody asks for a number."""
+
+    def pick(self, limit: int | None, seed: int) -> Picked:
+        count = self.count if limit is None else limit
+        labels = torch.randint(0, self.classes, (count,), generator=generator_for(self.name, seed))
+        images = FakeImages(part=self.name, count=count, seed=seed)
+        return Picked(images=images, indices=torch.arange(count), labels=labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeImages:
+    """Noise of any size, drawn when it is read."""
+
+    part: str
+    count: int
+    seed: int
+
+    @property
+    def channels(self) -> None:
+        return None
+
+    def __len__(self) -> int:
+        return self.count
+
+    def in_memory(self, input_size: Size) -> None:
+        return None
+
+    def read(self, indices: Tensor, input_size: Size) -> Tensor:
+        channels, height, width = input_size
+        pixels = torch.empty((len(indices), height, width, channels), dtype=torch.uint8)
+        for image, index in zip(pixels, indices.tolist(), strict=True):
+            image.random_(0, 256, generator=generator_for(self.part, self.seed, index))
+        return pixels

@@ -1,0 +1,173 @@
+"""Labelled images by specification, such as ``digits``, ``cifar10`` or ``folder:PATH``."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from hwbmpq.data.forms import DataForm, parse_data
+from hwbmpq.data.found import Found, Request
+from hwbmpq.data.images import ImageData, LabelledImages, normalisation
+from hwbmpq.data.pixels import RESIDENT_BYTES, OnImage, Pixels, settle
+from hwbmpq.data.stored import Picked, Size
+from hwbmpq.errors import HwbmpqError
+
+DEFAULT_ROOT = Path("data")
+"""Where data sets are looked for, from the current folder."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OpenData:
+    """A data set that has been found: what a network must know of it, before it is brought into its size."""
+
+    name: str
+    form: DataForm
+    found: Found
+
+    @property
+    def classes(self) -> int:
+        return self.found.classes
+
+    @property
+    def image_size(self) -> Size:
+        """(C, H, W) of the images as they are stored; of files, of the first one."""
+        return self.found.image_size
+
+    @property
+    def default_input_size(self) -> Size | None:
+        """What a network should take if nobody says; None if its own size will do."""
+        return self.form.input_size
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        return self.found.remarks
+
+    def sized(
+        self,
+        input_size: tuple[int, ...],
+        *,
+        train_limit: int | None = None,
+        test_limit: int | None = None,
+        seed: int = 0,
+        resident_bytes: int = RESIDENT_BYTES,
+        on_image: OnImage | None = None,
+    ) -> ImageData:
+        """Both parts for a network that takes ``input_size`` (C, H, W).
+
+        Images are resized so that their short side fits, and their centre is cropped. They are kept in memory as
+        bytes if that takes up to ``resident_bytes``, each being read once (``on_image`` is told the progress);
+        else they are read while they are used. A limit takes a random subset, always the same for one ``seed``.
+        """
+        if self.found.test is None:
+            raise HwbmpqError(f"{self.name}: was opened without its test part")
+        size = _checked_size(input_size)
+        train = self.found.train.pick(_at_least_one(train_limit, "training images"), seed)
+        test = self.found.test.pick(_at_least_one(test_limit, "test images"), seed)
+        pixels = settle([train, test], size, name=self.name, limit_bytes=resident_bytes, on_image=on_image)
+        parts = [self._labelled(part, train, p, size) for part, p in zip((train, test), pixels, strict=True)]
+        return ImageData(
+            name=self.name,
+            train=parts[0],
+            test=parts[1],
+            classes=self.classes,
+            augment=self.form.augment,
+            remarks=self.remarks,
+        )
+
+    def training_images(
+        self, input_size: tuple[int, ...], *, count: int | None = None, seed: int = 0
+    ) -> LabelledImages:
+        """The training part only; see ``sized``."""
+        size = _checked_size(input_size)
+        train = self.found.train.pick(_at_least_one(count, "images"), seed)
+        (pixels,) = settle([train], size, name=self.name)
+        return self._labelled(train, train, pixels, size)
+
+    def _labelled(self, part: Picked, train: Picked, pixels: Pixels, size: Size) -> LabelledImages:
+        mean, std = normalisation(train.images, size)
+        return LabelledImages(
+            name=self.name,
+            pixels=pixels,
+            labels=part.labels,
+            classes=self.classes,
+            input_size=size,
+            mean=mean,
+            std=std,
+        )
+
+
+def open_data(
+    spec: str,
+    *,
+    root: Path | str | None = None,
+    download: bool = False,
+    classes: int | None = None,
+    needs_test: bool = True,
+) -> OpenData:
+    """Find the images that ``spec`` names (a form of ``DATA_FORMS``): their number of classes and their size.
+
+    ``root`` is the folder that holds data sets (default: ``data``); nothing is downloaded unless ``download``
+    says so. ``classes`` is how many outputs the network has, if that is known already: an error if there are
+    more labels, and how many ``fake`` draws. Without ``needs_test`` no test part is read, nor held out of a
+    file that has none.
+    """
+    form, detail = parse_data(spec)
+    request = Request(
+        spec=spec,
+        detail=detail,
+        root=DEFAULT_ROOT if root is None else Path(root),
+        download=download,
+        needs_test=needs_test,
+        classes=_at_least_one(classes, "classes"),
+    )
+    found = form.open(request)
+    if classes is not None and found.classes > classes:
+        raise HwbmpqError(
+            f"{spec}: has labels up to {found.classes - 1}, but only {classes} classes are expected",
+            hint=f"give the network {found.classes} classes",
+        )
+    return OpenData(name=spec, form=form, found=found)
+
+
+def load_data(
+    spec: str,
+    *,
+    input_size: tuple[int, ...],
+    root: Path | str | None = None,
+    download: bool = False,
+    train_limit: int | None = None,
+    test_limit: int | None = None,
+    seed: int = 0,
+    classes: int | None = None,
+    on_image: OnImage | None = None,
+) -> ImageData:
+    """The training and the test part of the images that ``spec`` names; see ``open_data`` and ``OpenData.sized``."""
+    opened = open_data(spec, root=root, download=download, classes=classes)
+    return opened.sized(
+        input_size, train_limit=train_limit, test_limit=test_limit, seed=seed, on_image=on_image
+    )
+
+
+def load_images(
+    spec: str,
+    *,
+    input_size: tuple[int, ...],
+    count: int | None = None,
+    seed: int = 0,
+    classes: int | None = None,
+    root: Path | str | None = None,
+    download: bool = False,
+) -> LabelledImages:
+    """The training part of the images that ``spec`` names; ``count`` takes a random subset."""
+    opened = open_data(spec, root=root, download=download, classes=classes, needs_test=False)
+    return opened.training_images(input_size, count=count, seed=seed)
+
+
+def _checked_size(size: tuple[int, ...]) -> Size:
+    if len(size) != 3 or min(size) < 1:
+        raise HwbmpqError(f"images cannot be made to fit an input of {tuple(size)}", hint="give (C, H, W)")
+    return (size[0], size[1], size[2])
+
+
+def _at_least_one(number: int | None, what: str) -> int | None:
+    if number is not None and number < 1:
+        raise HwbmpqError(f"{number} {what} are too few", hint="give at least 1")
+    return number
