@@ -34,6 +34,16 @@ class Precision:
     def __str__(self) -> str:
         return f"W{self.weight_bits}A{self.activation_bits}"
 
+    @classmethod
+    def parse(cls, text: str) -> "Precision":
+        """Read what ``str`` wrote; ``ValueError`` if it is something else.
+
+        >>> Precision.parse("W4A8").activation_bits
+        8
+        """
+        weight, _, activation = text.removeprefix("W").partition("A")
+        return cls(weight_bits=int(weight), activation_bits=int(activation))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layer:

@@ -114,8 +114,7 @@ def _to_json(choice: Choice) -> int | list[int] | str:
 
 def _from_json(choice: Any) -> Choice:
     if isinstance(choice, str):
-        weight, _, activation = choice.removeprefix("W").partition("A")
-        return Precision(weight_bits=int(weight), activation_bits=int(activation))
+        return Precision.parse(choice)
     if isinstance(choice, list):
         weight_bits, activation_bits = choice
         return int(weight_bits), int(activation_bits)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 if _TYPE_CHECKING:
+    from hwbmpq.sensitivity.density_meter import DensityMeter as DensityMeter
     from hwbmpq.sensitivity.enbg import bit_gradient_norm as bit_gradient_norm
     from hwbmpq.sensitivity.files import load_sensitivity as load_sensitivity
     from hwbmpq.sensitivity.files import save_sensitivity as save_sensitivity
@@ -18,6 +19,7 @@ if _TYPE_CHECKING:
     from hwbmpq.sensitivity.registry import register as register
 
 _HOME_OF = {
+    "DensityMeter": "density_meter",
     "Measurement": "measurement",
     "OUR_METHODS": "registry",
     "bit_gradient_norm": "enbg",

@@ -148,7 +148,7 @@ def test_float64_networks_take_float32_images(measured: Measured, tiny_cnn: nn.M
     assert found.scores["3"] > 0
 
 
-@pytest.mark.parametrize("method", ["enbg", "hessian_trace"])
+@pytest.mark.parametrize("method", ["activation_density", "enbg", "hessian_trace"])
 def test_missing_data_names_the_methods_that_need_none(
     measured: Measured, tiny_cnn: nn.Module, images: Tensor, method: str
 ) -> None:
@@ -157,7 +157,7 @@ def test_missing_data_names_the_methods_that_need_none(
     assert raised.value.hint.endswith("uniform, weight_error")
 
 
-@pytest.mark.parametrize("method", ["enbg", "hessian_trace"])
+@pytest.mark.parametrize("method", ["activation_density", "enbg", "hessian_trace"])
 def test_no_batch_at_all_is_an_error(
     measured: Measured, tiny_cnn: nn.Module, images: Tensor, method: str
 ) -> None:
@@ -250,7 +250,9 @@ def test_layers_of_another_network_are_refused(tiny_cnn: nn.Module, batch: Any) 
 
 
 def test_an_unknown_method_lists_the_known(measured: Measured, tiny_cnn: nn.Module, images: Tensor) -> None:
-    with pytest.raises(UnknownNameError, match="known: enbg, hessian_trace, uniform, weight_error"):
+    with pytest.raises(
+        UnknownNameError, match="known: activation_density, enbg, hessian_trace, uniform, weight_error"
+    ):
         measured(tiny_cnn, images, None, method="magic")
 
 

@@ -1,0 +1,141 @@
+"""``DensityMeter``: how many activations are not zero, counted while a prepared model runs."""
+
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from hwbmpq.errors import HwbmpqError
+from hwbmpq.quant import quantized_layers
+from hwbmpq.values import Layer
+
+
+class DensityMeter:
+    """A context manager, or ``start`` and ``stop``; in between, use the model as ever, training included.
+
+    A layer's activations are what follows it: the tensor that the next layers read, after the non-linearity
+    and before they round it. Its density is the mean share of non-zero values in the inputs of its readers
+    (``find_readers``). A layer that no other reads, the last one, counts its own output.
+
+    Counts add up on the model's device; only ``densities`` waits for it. Each process counts what it sees.
+    """
+
+    def __init__(self, model: nn.Module, layers: Iterable[Layer]) -> None:
+        layers = tuple(layers)
+        modules: dict[str, Any] = dict(quantized_layers(model))
+        missing = [layer.name for layer in layers if layer.name not in modules]
+        if missing:
+            raise HwbmpqError(
+                f"the model has no quantized layer named {missing[0]!r}", hint="prepare() the model first"
+            )
+        self._outputs: dict[str, nn.Module] = {}
+        """Layers that no other reads."""
+        self._inputs: dict[str, list[nn.Module]] = {}
+        """By layer: the quantizers of its readers, each once."""
+        for layer in layers:
+            readers = [modules[reader.name].input_quantizer for reader in find_readers(layer, layers)]
+            if readers:
+                self._inputs[layer.name] = list(dict.fromkeys(readers))
+            else:
+                self._outputs[layer.name] = modules[layer.name]
+        self._names = [layer.name for layer in layers]
+        self._counts: dict[nn.Module, _Count] = {}
+        self._handles: list[RemovableHandle] = []
+
+    def start(self) -> "DensityMeter":
+        """Count from zero."""
+        self.stop()
+        self._counts = {}
+        for quantizer in dict.fromkeys(module for modules in self._inputs.values() for module in modules):
+            count = self._counts[quantizer] = _Count()
+            self._handles.append(quantizer.register_forward_pre_hook(count.see_input))
+        for layer in self._outputs.values():
+            count = self._counts[layer] = _Count()
+            self._handles.append(layer.register_forward_hook(count.see_output))
+        return self
+
+    def stop(self) -> None:
+        """Take the hooks off; the counts stay."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def __enter__(self) -> "DensityMeter":
+        return self.start()
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"counts": [count.state() for count in self._counts.values()]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on counting where another meter of the same network stood."""
+        self.start()
+        for count, saved in zip(self._counts.values(), state["counts"], strict=False):
+            count.load(saved)
+
+    def densities(self) -> dict[str, float]:
+        """By layer, of all that has run since ``start``."""
+        return {name: self._density(name) for name in self._names}
+
+    def _density(self, name: str) -> float:
+        sources = [self._outputs[name]] if name in self._outputs else self._inputs[name]
+        seen = [self._counts[module] for module in sources if module in self._counts]
+        shares = [count.share() for count in seen if count.values]
+        if not shares:
+            raise HwbmpqError(
+                f"no activations of layer {name!r} were seen", hint="run the model between start and stop"
+            )
+        return sum(shares) / len(shares)
+
+
+def find_readers(layer: Layer, layers: Sequence[Layer]) -> list[Layer]:
+    """The layers that tell the density of ``layer``: its nearest, as long as they see its whole output.
+
+    Nearest are those that it feeds directly, then those behind one addition or concatenation. Behind pooling,
+    where zeros are rare, a layer is asked only if there is no other.
+    """
+    names = {other.name for other in layers}
+    joins = set(layer.feeds) - names
+    direct = [other for other in layers if other.name in layer.feeds]
+    behind_joins = [other for other in layers if joins.intersection(other.fed_by)]
+    size = prod(layer.output_shape)
+    ranked = [
+        [other for other in found if prod(other.input_shape) >= size] for found in (direct, behind_joins)
+    ]
+    return next((found for found in (*ranked, direct, behind_joins) if found), [])
+
+
+class _Count:
+    """Of the values that went through one place."""
+
+    def __init__(self) -> None:
+        self.values = 0
+        self._nonzero: Tensor | None = None
+
+    def see_input(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        self._add(inputs[0])
+
+    def see_output(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        self._add(output)
+
+    def _add(self, values: Tensor) -> None:
+        with torch.no_grad():
+            nonzero = values.count_nonzero()
+            self._nonzero = nonzero if self._nonzero is None else nonzero + self._nonzero.to(nonzero.device)
+        self.values += values.numel()
+
+    def state(self) -> list[int]:
+        return [self.values, 0 if self._nonzero is None else int(self._nonzero)]
+
+    def load(self, state: list[int]) -> None:
+        self.values, nonzero = state
+        self._nonzero = torch.tensor(nonzero)
+
+    def share(self) -> float:
+        assert self._nonzero is not None
+        return int(self._nonzero) / self.values
