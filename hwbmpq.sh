@@ -1,6 +1,6 @@
 #!/bin/sh
 # Sets up .venv beside this file on first use (and again when the requirements change), then:
-#   ./hwbmpq.sh              runs the main job on its default: plan a ResNet-20 for the MPIC core
+#   ./hwbmpq.sh              runs the main job on its default: compress a ResNet-18 for the Jetson Nano
 #   ./hwbmpq.sh test [...]   runs the tests (arguments go to pytest)
 #   ./hwbmpq.sh ...          runs any hwbmpq command: ./hwbmpq.sh inspect --model hwbmpq:vgg16
 # PYTHON names the interpreter to build the environment with (default: python3).
@@ -25,7 +25,7 @@ if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$requirements" ]; then
 fi
 
 case ${1:-} in
-    "") exec "$venv/bin/hwbmpq" plan --model hwbmpq:resnet20 --target mpic --budget memory=12x ;;
+    "") exec "$venv/bin/hwbmpq" compress --model timm:resnet18 --target jetson_nano.yaml ;;
     test)
         shift
         cd "$here"

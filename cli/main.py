@@ -11,21 +11,23 @@ from rich.console import Console
 from rich.markup import escape
 
 import hwbmpq
-from hwbmpq.cli.commands import costs, frontier, inspect, plan, targets
-from hwbmpq.errors import HwbmpqError
+from hwbmpq.cli.commands import compress, costs, evaluate, frontier, inspect, plan, targets
+from hwbmpq.errors import HwbmpqError, RunStoppedError
 
 USER_ERROR = 2
 INTERRUPTED = 130
-_COMMANDS = (inspect, targets, costs, plan, frontier)
+_COMMANDS = (compress, evaluate, inspect, targets, costs, plan, frontier)
 
 _DESCRIPTION = """\
 Hardware-aware mixed-precision quantization for PyTorch.
 
-hwbmpq finds the layers of a network, learns how sensitive each is, and gives every layer the
-bit width that your device's budget allows."""
+hwbmpq trains a network once, quantized, learns from bit gradients how sensitive each layer is,
+and gives every layer the bit width that your device's budget allows."""
 
 _EPILOG = """\
 examples:
+  hwbmpq compress --model timm:resnet18 --target jetson_nano.yaml
+  hwbmpq evaluate runs/resnet18-jetson_nano
   hwbmpq inspect --model timm:resnet18
   hwbmpq inspect --model file:net.py:make_net --input 3x96x96 --json
   hwbmpq targets list
@@ -61,6 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args.run(args)
         sys.stdout.flush()
+    except RunStoppedError as error:
+        _report(error, "stopped")
+        return INTERRUPTED
     except HwbmpqError as error:
         if args.debug:
             raise
@@ -84,10 +89,10 @@ def _silence_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _report(error: HwbmpqError) -> None:
+def _report(error: HwbmpqError, what: str = "error") -> None:
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     message = str(error)
     separator = "\n" if "\n" in message else " "  # a list of places starts on a line of its own
-    console.print(f"[bold red]error:[/]{separator}{escape(message)}")
+    console.print(f"[bold red]{what}:[/]{separator}{escape(message)}")
     if error.hint:
         console.print(f"[bold]try:[/] {escape(error.hint)}")

@@ -18,14 +18,14 @@ from hwbmpq.errors import HwbmpqError, UnknownNameError
 if TYPE_CHECKING:
     from hwbmpq.graph import LayerGraph
     from hwbmpq.models import LoadedModel
-    from hwbmpq.pipeline import Question
+    from hwbmpq.question import Question
     from hwbmpq.values import Sensitivity
 
-METHODS = ("enbg", "weight-error", "hessian-trace", "uniform")
+METHODS = ("enbg", "weight-error", "hessian-trace", "activation-density", "uniform")
 OBJECTIVES = ("linear", "error", "hawq")
 SOLVERS = ("auto", "highs", "glpk")
 _WITHOUT_WEIGHTS = ("uniform",)
-_WITH_IMAGES = ("enbg", "hessian-trace")
+_WITH_IMAGES = ("enbg", "hessian-trace", "activation-density")
 
 
 def add_sensitivity_options(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,8 @@ def add_sensitivity_options(parser: argparse.ArgumentParser) -> None:
         default="enbg",
         metavar="FILE|METHOD",
         help="how much each layer needs its bits: enbg (bit gradients, by a short calibration pass), weight-error "
-        "(no images needed), hessian-trace (slow), uniform, or a JSON file of scores (default: %(default)s)",
+        "(no images needed), hessian-trace (slow), activation-density (share of activations that are not zero), uniform, or "
+        "a JSON file of scores (default: %(default)s)",
     )
     group.add_argument(
         "--data",
@@ -140,8 +141,8 @@ def get_sensitivity(
         return hwbmpq.sensitivity.load_sensitivity(Path(args.sensitivity))
     images = None
     if method in _WITH_IMAGES:
-        images = hwbmpq.training.load_images(args.data, input_size=model.input_size, count=args.images)
-    total = 0 if images is None else -(-len(images) // hwbmpq.pipeline.BATCH_SIZE)
+        images = hwbmpq.data.load_images(args.data, input_size=model.input_size, count=args.images)
+    total = 0 if images is None else -(-len(images) // hwbmpq.pipeline.MEASURING_BATCH)
     with progress(f"measuring {method}", total) as advance, redirect_stdout(sys.stderr):
         found = hwbmpq.pipeline.measure(
             model.network,

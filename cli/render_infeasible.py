@@ -11,10 +11,12 @@ from rich.text import Text
 
 from hwbmpq.cli.render import counted, plain_table
 from hwbmpq.cli.render_costs import amount, scale
+from hwbmpq.errors import HwbmpqError
 
 if TYPE_CHECKING:
     from hwbmpq.allocate import InfeasibleBudget
     from hwbmpq.costs import CostTable
+    from hwbmpq.question import Question
 
 _SPOKEN_UNITS = {"Gbit-op": "GBOP", "Mbit-op": "MBOP", "bit-op": "BOP"}
 
@@ -26,6 +28,19 @@ def capacity_lines(budgets: Mapping[str, float], tables: "Mapping[str, CostTable
         for name, table in tables.items()
         if table.capacity is not None and budgets.get(name, 0) > table.capacity.bits
     ]
+
+
+def explained_infeasible(error: "InfeasibleBudget", question: "Question") -> HwbmpqError:
+    """Print what is possible; the error to raise has budgets to paste."""
+    console = Console(stderr=True, highlight=False)
+    tables = question.costs.tables
+    units = {name: table.unit for name, table in tables.items()}
+    print_infeasible(console, error, units)
+    for line in capacity_lines(error.suggestion, tables):
+        console.print(line)
+    return HwbmpqError(
+        "the budgets cannot be met", hint=f"--budget {paste_budgets(error, question.asked, units)}"
+    )
 
 
 def print_infeasible(console: Console, error: "InfeasibleBudget", units: Mapping[str, str]) -> None:

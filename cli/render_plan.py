@@ -15,12 +15,12 @@ from hwbmpq.cli.render_costs import amount
 
 if TYPE_CHECKING:
     from hwbmpq.report import LayerReport, Plan
+    from hwbmpq.values import Precision
 
 _WIDE = 110
 _BAR = 6
 _NARROWEST_NAME = 12
 _NARROW = 76
-_NO_DIFFERENCE = 1e-6
 _LABELS, _AMOUNT = 36, 12  # columns of the table of costs
 _COLOURS = {2: "red", 3: "yellow", 4: "yellow", 5: "green", 6: "green", 7: "green", 8: "green"}
 
@@ -106,8 +106,7 @@ def _log_bars(layers: "Sequence[LayerReport]") -> dict[str, str]:
 
 
 def _width(layer: "LayerReport") -> Text:
-    style = "dim" if layer.is_fixed else _COLOURS.get(layer.precision.weight_bits, "")
-    return Text(str(layer.precision), style=style)
+    return Text(str(layer.precision), style=_style(layer.precision.weight_bits, layer.is_fixed))
 
 
 def _runner_up(plan: "Plan", layer: "LayerReport") -> Text:
@@ -143,14 +142,26 @@ def _percent(share: float) -> str:
 def _strip(plan: "Plan") -> Text:
     """The widths in the network's order, one character each."""
     text = Text("widths in order: ")
-    for layer in plan.layers:
-        bits = layer.precision.weight_bits
-        text.append(f"{bits:x}" if bits < 16 else "·", style=str(_width(layer).style))
+    fixed_names = frozenset(layer.name for layer in plan.layers if layer.is_fixed)
+    text.append_text(strip({layer.name: layer.precision for layer in plan.layers}, fixed_names))
     counts = Counter(layer.precision.weight_bits for layer in plan.layers if not layer.is_fixed)
     fixed = sum(layer.is_fixed for layer in plan.layers)
     parts = [f"{count} at W{bits}" for bits, count in sorted(counts.items())]
     text.append(f"  ({', '.join([*parts, *([f'{fixed} fixed'] if fixed else [])])})", style="dim")
     return text
+
+
+def strip(bits: "Mapping[str, Precision]", fixed: frozenset[str]) -> Text:
+    """Weight widths in order, one character each: hexadecimal, a dot from 16 bits on."""
+    text = Text()
+    for name, precision in bits.items():
+        width = precision.weight_bits
+        text.append(f"{width:x}" if width < 16 else "·", style=_style(width, name in fixed))
+    return text
+
+
+def _style(weight_bits: int, is_fixed: bool) -> str:
+    return "dim" if is_fixed else _COLOURS.get(weight_bits, "")
 
 
 def _cost_table(plan: "Plan", width: int) -> Table:
@@ -192,22 +203,18 @@ def _cost_table(plan: "Plan", width: int) -> Table:
 
 def _verdicts(plan: "Plan") -> list[str]:
     allocation = plan.allocation
-    proof = (
-        f"[green]proven optimal[/] by {allocation.solver}"
-        if allocation.optimal
-        else f"[yellow]not proven[/]: the best may be {allocation.gap:.2g} better, relatively ({allocation.solver})"
-    )
-    took = f" in {allocation.seconds:.1f} s" if allocation.seconds >= 1 else ""
     lines = [
-        f"{proof}{took}; the objective is a share of its range, from every layer at its worst to its best width"
+        f"{_proof(plan)}; the objective is a share of its range, from every layer at its worst to its best width"
     ]
     memory = plan.costs.get("memory")
     if memory is not None and memory.float_total:
         lines.append(f"weights are {memory.float_total / memory.total:.1f} times smaller than in float")
     best = plan.best_uniform
+    if len(plan.alternatives) < 2 or not plan.is_optimized:
+        return lines
     if best is None:
         lines.append("no single width fits the budgets; mixed widths do")
-    elif plan.share_of_range(allocation.objective) - plan.share_of_range(best.objective) > _NO_DIFFERENCE:
+    elif not plan.is_no_better_than_uniform:
         here, there = plan.share_of_range(allocation.objective), plan.share_of_range(best.objective)
         lines.append(
             f"mixed widths reach {here:.1%}; the best single width that fits, {best.label}, {there:.1%}"
@@ -217,6 +224,16 @@ def _verdicts(plan: "Plan") -> list[str]:
             f"[yellow]mixed widths are no better than {best.label} for all layers, which fits too[/]"
         )
     return lines
+
+
+def _proof(plan: "Plan") -> str:
+    allocation = plan.allocation
+    if not plan.is_optimized:
+        return f"widths by {allocation.solver}, which optimises nothing"
+    took = f" in {allocation.seconds:.1f} s" if allocation.seconds >= 1 else ""
+    if allocation.optimal:
+        return f"[green]proven optimal[/] by {allocation.solver}{took}"
+    return f"[yellow]not proven[/]: the best may be {allocation.gap:.2g} better, relatively ({allocation.solver}){took}"
 
 
 def _prices(plan: "Plan") -> list[str]:

@@ -19,15 +19,18 @@ __version__ = "0.1.0.dev0"
 if _TYPE_CHECKING:
     from hwbmpq import allocate as allocate
     from hwbmpq import costs as costs
+    from hwbmpq import data as data
     from hwbmpq import graph as graph
     from hwbmpq import hardware as hardware
     from hwbmpq import models as models
     from hwbmpq import pipeline as pipeline
     from hwbmpq import quant as quant
+    from hwbmpq import ranks as ranks
     from hwbmpq import sensitivity as sensitivity
     from hwbmpq import training as training
     from hwbmpq.allocate import Allocation as Allocation
     from hwbmpq.allocate import InfeasibleBudget as InfeasibleBudget
+    from hwbmpq.allocator import BitAllocator as BitAllocator
     from hwbmpq.costs import CostModel as CostModel
     from hwbmpq.costs import CostTable as CostTable
     from hwbmpq.errors import HwbmpqError as HwbmpqError
@@ -43,10 +46,23 @@ if _TYPE_CHECKING:
     from hwbmpq.values import Uncovered as Uncovered
 
 _SUBMODULES = frozenset(
-    {"allocate", "costs", "graph", "hardware", "models", "pipeline", "quant", "sensitivity", "training"}
+    {
+        "allocate",
+        "costs",
+        "data",
+        "graph",
+        "hardware",
+        "models",
+        "pipeline",
+        "quant",
+        "ranks",
+        "sensitivity",
+        "training",
+    }
 )
 _HOME_OF = {
     "Allocation": "hwbmpq.allocate",
+    "BitAllocator": "hwbmpq.allocator",
     "CostModel": "hwbmpq.costs",
     "CostTable": "hwbmpq.costs",
     "HardwareProfile": "hwbmpq.hardware",

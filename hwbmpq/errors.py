@@ -51,6 +51,10 @@ class NonFiniteError(HwbmpqError):
     """Infinite or NaN values where a quantizer needs numbers."""
 
 
+class RunStoppedError(HwbmpqError):
+    """Somebody asked a training run to stop; its state is saved."""
+
+
 class UnsupportedPrecisionError(HwbmpqError):
     """Widths that a device does not run, or that a cost model has no figure for."""
 

@@ -1,297 +1,224 @@
-"""The method from a described network to a plan, readable top to bottom."""
+"""The whole method: a network, images and settings in; a network at the widths that a device's budget allows out."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from hwbmpq.allocate import (
-    Allocation,
-    AllocationError,
-    Explanation,
-    Frontier,
-    explain,
-    frontier,
-    solve,
-    values_for,
-)
-from hwbmpq.allocate.problem import Problem
-from hwbmpq.costs import NetworkCosts, parse_budget, tabulate
+from hwbmpq import ranks
+from hwbmpq.allocator import BitAllocator
+from hwbmpq.data.batches import TrainingBatches
+from hwbmpq.data.images import ImageData
+from hwbmpq.decisions import Decision
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.graph import LayerGraph
-from hwbmpq.hardware import HardwareProfile, layer_candidates, uniform
-from hwbmpq.report import Alternative, CostReport, LayerReport, Plan
-from hwbmpq.sensitivity import measure_sensitivity
-from hwbmpq.sensitivity.loss import first_tensor
-from hwbmpq.training import LabelledImages
-from hwbmpq.values import FLOAT_BITS, Precision, Sensitivity
+from hwbmpq.graph import describe
+from hwbmpq.hardware import load_profile
+from hwbmpq.host_memory import keep_freed_memory
+from hwbmpq.planning import MEASURING_BATCH as MEASURING_BATCH
+from hwbmpq.planning import measure as measure
+from hwbmpq.planning import plan as plan
+from hwbmpq.planning import report_on
+from hwbmpq.planning import trade_off as trade_off
+from hwbmpq.quant import as_float, prepare
+from hwbmpq.question import Question
+from hwbmpq.question import ask as ask
+from hwbmpq.report import Plan
+from hwbmpq.training.evaluation import Evaluation, evaluate
+from hwbmpq.training.hooks import Progress, TrainingHook
+from hwbmpq.training.run_directory import RunDirectory
+from hwbmpq.training.settings import RunSettings
+from hwbmpq.training.setup import calibration_batches, check_outputs, example_input, find_device, place
+from hwbmpq.training.trainer import Trainer
+from hwbmpq.without_training import calibrate_only
 
-Budgets = Mapping[str, str | float]
-"""As people say them (``"350KiB"``, ``"12x"``), or numbers in the cost's own unit."""
-Choices = Mapping[str, tuple[Precision, ...]]
-
-BATCH_SIZE = 16
-"""Images in a batch of the calibration pass."""
-DEFAULT_RANGE = 0.25
-"""Share of the way from the smallest to the largest memory that is allowed if nobody says what is."""
-_EXTRA_BITS = 8 * 10 * 1024
-"""+10 KiB: what a memory budget is asked to grow by."""
+EVALUATION_BATCH = 250
+_HESSIAN_IMAGES = 64
+"""For the method hawq: traces are slow."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
-    """A network on a device under budgets: all but the sensitivity."""
+class Compression:
+    """What a run led to."""
 
-    graph: LayerGraph
-    costs: NetworkCosts
-    limits: Mapping[str, float]
-    """Budgets in the costs' own units."""
-    asked: Mapping[str, str]
-    """Budgets as they were said."""
-    remarks: tuple[str, ...] = ()
-
-    @property
-    def choices(self) -> Choices:
-        return self.costs.choices
+    evaluation: Evaluation
+    """Of the network as it stands at the end, on the test images."""
+    progress: Progress
+    decisions: tuple[Decision, ...]
+    plan: Plan | None
+    """The widths, their costs and alternatives; None for a run in float."""
+    seconds: float
+    """Of this process; a run that was resumed took longer."""
 
 
-def ask(
-    graph: LayerGraph,
-    profile: HardwareProfile,
-    budgets: Budgets | None = None,
-    *,
-    bits: Sequence[int] | None = None,
-    activation_bits: str | int = "auto",
-) -> Question:
-    """Candidates, costs and budgets of a network on a device; defaults come from the profile."""
-    said: Budgets = budgets if budgets else profile.budgets
-    parsed = {name: parse_budget(name, text) for name, text in said.items()}
-    wanted = list(dict.fromkeys(["memory", *profile.cost_models, *parsed]))
-    policy, why = _activation_policy(graph, profile, list(parsed) or ["memory"], bits, activation_bits)
-    choices = layer_candidates(graph, profile, bits, activation_bits=policy)
-    tables = tabulate(graph, profile, costs=wanted, choices=choices)
-    limits = {name: tables.limit(budget) for name, budget in parsed.items() if tables.table(name)}
-    asked = {name: str(text) for name, text in said.items()}
-    remarks = [why] if why else []
-    if not budgets and limits:
-        remarks.append(f"budgets of the profile: {', '.join(f'{n}={t}' for n, t in asked.items())}")
-    if not limits:
-        limits = {"memory": _default_memory(tables)}
-        asked = {"memory": f"{DEFAULT_RANGE:.0%} of the range"}
-        remarks.append(
-            "no budget was given and the profile has none: memory at its smallest value plus a quarter of the range"
-        )
-    remarks += _promotions(tables)
-    if len(tables.widths) == 1:
-        remarks.append(f"the device offers W{tables.widths[0]} only: there is nothing to allocate")
-    return Question(graph=graph, costs=tables, limits=limits, asked=asked, remarks=tuple(remarks))
-
-
-def _promotions(costs: NetworkCosts) -> list[str]:
-    """Widths that the device stores or runs as wider ones."""
-    origins = (origin for t in costs.tables.values() for row in t.origins.values() for origin in row.values())
-    promoted = dict.fromkeys(origin.partition(";")[0] for origin in origins if "runs as" in origin)
-    return [f"{text}, and costs the same" for text in promoted]
-
-
-def _activation_policy(
-    graph: LayerGraph,
-    profile: HardwareProfile,
-    budgeted: Sequence[str],
-    bits: Sequence[int] | None,
-    asked: str | int,
-) -> tuple[str | int, str]:
-    """``auto``: the widest activations for all, unless a budget depends on them; then the same as the weights."""
-    if asked != "auto":
-        return asked, ""
-    tables = []
-    for policy in ("widest", "same"):
-        choices = layer_candidates(graph, profile, bits, activation_bits=policy)
-        tables.append(tabulate(graph, profile, costs=budgeted, choices=choices))
-    widest, same = tables
-    depends = [
-        name
-        for name in budgeted
-        if any(widest.total(name, width) != same.total(name, width) for width in same.widths)
-    ]
-    if depends:
-        return "same", f"activations as wide as weights: the budget on {', '.join(depends)} depends on them"
-    if widest.choices == same.choices:
-        return "same", ""
-    label = widest.label(widest.widths[-1])
-    return "widest", f"one activation width for all ({label[label.index('A') :]}): no budget depends on it"
-
-
-def _default_memory(costs: NetworkCosts) -> float:
-    smallest, largest = costs.smallest_and_largest("memory")
-    return smallest + DEFAULT_RANGE * (largest - smallest)
-
-
-def measure(
+def compress(
     network: nn.Module,
-    graph: LayerGraph,
-    choices: Sequence[Choices],
-    images: LabelledImages | None,
+    data: ImageData,
+    settings: RunSettings,
     *,
-    method: str = "enbg",
-    batch_size: int = BATCH_SIZE,
-    on_batch: Callable[[int], None] | None = None,
-) -> Sensitivity:
-    """Sensitivity by a short calibration pass, for the candidates of one or several devices; no training."""
-    widths = {
-        layer.name: sorted({p.weight_bits for options in choices for p in options[layer.name]})
-        for layer in graph
-    }
-    widest = {layer.name: max(p for options in choices for p in options[layer.name]) for layer in graph}
-    batches, remarks = (None, ()) if images is None else _labelled(network, images, batch_size)
-    found = measure_sensitivity(
-        network, graph, batches, method=method, precisions=widest, widths=widths, on_batch=on_batch
+    run: RunDirectory | None = None,
+    state: Mapping[str, Any] | None = None,
+    hooks: Sequence[TrainingHook] = (),
+    on_trainer: Callable[[Trainer], None] | None = None,
+) -> Compression:
+    """Train ``network`` once, quantized, deciding widths on the way; with 0 epochs, only calibrate it.
+
+    Changes ``network`` in place. ``run`` receives checkpoints, history and the result; ``state`` is a checkpoint of it
+    to continue from. ``on_trainer`` gets the trainer before it starts, so that somebody can ask it to stop.
+    """
+    start = time.monotonic()
+    keep_freed_memory()
+    torch.manual_seed(settings.seed)
+    check_outputs(network, data)
+    place(network, find_device(settings.device, ranks.local_rank()), data)
+    allocator = make_allocator(network, data, settings)
+    if settings.epochs == 0:
+        progress = calibrate_only(network, allocator, data, settings, run)
+    else:
+        trainer = make_trainer(network, allocator, data, settings, run=run, hooks=hooks)
+        _begin(trainer, data, state)
+        if on_trainer is not None:
+            on_trainer(trainer)
+        progress = trainer.run()
+    result = Compression(
+        evaluation=_last_evaluation(progress, len(data.test)),
+        progress=progress,
+        decisions=tuple(allocator.history),
+        plan=final_report(allocator),
+        seconds=time.monotonic() - start,
     )
-    return replace(found, remarks=(*found.remarks, *remarks))
+    if run is not None and ranks.rank() == 0:
+        run.save_allocation(summary(result, settings))
+    return result
 
 
-def _labelled(
-    network: nn.Module, images: LabelledImages, batch_size: int
-) -> tuple[Iterator[tuple[Tensor, Tensor]], tuple[str, ...]]:
-    """Batches for a network; if the labels are not those of its classes, with its own predictions as labels."""
-    first = next(images.batches(1))[0]
-    outputs = _predict(network, first).shape[-1]
-    if outputs == images.classes:
-        return images.batches(batch_size), (f"calibrated on {len(images)} images of {images.name}",)
-    batches = ((x, _predict(network, x).argmax(dim=-1)) for x, _ in images.batches(batch_size))
-    return batches, (
-        f"calibrated on {len(images)} images of {images.name}, labelled by the network itself: it has {outputs} "
-        f"classes, the images have {images.classes}",
+def question_of(network: nn.Module, data: ImageData, settings: RunSettings) -> Question:
+    """What the settings ask of an allocation for this network, still in float."""
+    graph = describe(network, example_input(network, data.train), tie=settings.tie)
+    return ask(
+        graph,
+        load_profile(settings.target),
+        settings.budgets,
+        bits=settings.bits,
+        activation_bits=settings.activation_bits,
     )
 
 
-def _predict(network: nn.Module, images: Tensor) -> Tensor:
-    was_training = network.training
-    network.eval()
+def make_allocator(network: nn.Module, data: ImageData, settings: RunSettings) -> BitAllocator:
+    """Prepare the network for its device. Budgets that cannot be met are found here, before any training."""
+    return BitAllocator(
+        network,
+        example_input(network, data.train),
+        target=settings.target,
+        budgets=settings.budgets,
+        bits=settings.bits,
+        epochs=settings.epochs,
+        warmup_epochs=settings.warmup_epochs,
+        interval_epochs=settings.interval_epochs,
+        decide_after=settings.decide_after,
+        activation_bits=settings.activation_bits,
+        method=settings.method,
+        objective=settings.objective,
+        solver=settings.solver,
+        tie=settings.tie,
+        per_channel=settings.per_channel,
+        calibration=lambda: calibration_batches(data.train, _HESSIAN_IMAGES),
+        seed=settings.seed,
+    )
+
+
+def _last_evaluation(progress: Progress, images: int) -> Evaluation:
+    """After the last epoch nothing changes any more."""
+    last = progress.records[-1]
+    return Evaluation(accuracy=last["test_accuracy"], loss=last["test_loss"], images=images)
+
+
+def make_trainer(
+    network: nn.Module,
+    allocator: BitAllocator,
+    data: ImageData,
+    settings: RunSettings,
+    *,
+    run: RunDirectory | None = None,
+    hooks: Sequence[TrainingHook] = (),
+) -> Trainer:
+    batches = TrainingBatches(
+        data.train,
+        batch_size=settings.batch_size,
+        augment=settings.augment or data.augment,
+        seed=settings.seed,
+        rank=ranks.rank(),
+        ranks=ranks.rank_count(),
+    )
+    return Trainer(
+        network,
+        allocator,
+        settings,
+        batches,
+        lambda model: evaluate(model, data.test.batches(EVALUATION_BATCH)),
+        run=run,
+        hooks=hooks,
+    )
+
+
+def _begin(trainer: Trainer, data: ImageData, state: Mapping[str, Any] | None) -> None:
+    if state is not None:
+        trainer.load_state_dict(state)
+    elif trainer.settings.weights or trainer.settings.pretrained:
+        with as_float(trainer.model):
+            found = evaluate(trainer.model, data.test.batches(EVALUATION_BATCH))
+        trainer.progress.float_accuracy = found.accuracy
+
+
+def restore(
+    network: nn.Module, data: ImageData, settings: RunSettings, state: Mapping[str, Any]
+) -> nn.Module:
+    """Change ``network`` in place: quantize it as a run did, with the run's weights and widths."""
+    check_outputs(network, data)
+    graph = describe(network, example_input(network, data.test), tie=settings.tie)
+    prepare(network, graph, per_channel=settings.per_channel)
     try:
-        with torch.no_grad():
-            output = first_tensor(network(images))
-    finally:
-        network.train(was_training)
-    if output is None:
-        raise HwbmpqError("the network returns no tensor: there is nothing to calibrate on")
-    return output
+        network.load_state_dict(state["model"])
+    except (KeyError, RuntimeError) as error:
+        raise HwbmpqError(
+            f"the checkpoint does not fit {settings.model}: {str(error).splitlines()[0]}",
+            hint="was the run's config.yaml changed?",
+        ) from error
+    return place(network, find_device(settings.device), data).eval()
 
 
-def plan(
-    question: Question,
-    sensitivity: Sensitivity,
-    *,
-    objective: str = "linear",
-    solver: str = "auto",
-    time_limit: float | None = None,
-    with_explanation: bool = True,
-    on_step: Callable[[int, int], None] | None = None,
-) -> Plan:
-    """The widths that are worth the most within the budgets; ``InfeasibleBudget`` if there are none."""
-    _check_names(question, sensitivity)
-    costs = question.costs
-    values = values_for(sensitivity, question.choices, objective)
-    allocation = solve(
-        values, costs.tables, question.limits, question.graph.ties, solver=solver, time_limit=time_limit
-    )
-    assert allocation.problem is not None, "it was just solved"
-    explanation: Explanation | None = None
-    if with_explanation:
-        extra = {name: [_EXTRA_BITS] for name in question.limits if costs.table(name).unit == "bit"}
-        explanation = explain(allocation, increases=extra, on_step=on_step)
-    return Plan(
-        target=costs.profile.target,
-        objective=objective,
-        sensitivity=sensitivity,
-        layers=tuple(_layer_reports(question, sensitivity, allocation)),
-        costs={name: _cost_report(question, name, allocation) for name in costs.tables},
-        allocation=allocation,
-        alternatives=tuple(_alternative(question, allocation.problem, width) for width in costs.widths),
-        explanation=explanation,
-        objective_range=allocation.problem.objective_range,
-        remarks=(*question.remarks, *_objective_remarks(objective, costs.widths)),
-        missing={name: str(error) for name, error in costs.missing.items()},
+def final_report(allocator: BitAllocator) -> Plan | None:
+    """The report of the widths that an allocator ended with."""
+    if not allocator.history:
+        return None
+    last = allocator.history[-1]
+    return report_on(
+        allocator.question,
+        last.decided_by,
+        last.allocation,
+        objective=last.objective,
+        is_optimized=allocator.method.is_optimal,
+        with_explanation=allocator.method.is_optimal,
     )
 
 
-def _objective_remarks(objective: str, widths: Sequence[int]) -> list[str]:
-    if objective != "linear" or len(widths) < 3:
-        return []
-    return [
-        "with more than two widths the linear objective prefers extremes; the objective error weighs them"
-    ]
-
-
-def _check_names(question: Question, sensitivity: Sensitivity) -> None:
-    unknown = [name for name in sensitivity.scores if name not in question.choices]
-    if unknown:
-        raise AllocationError(
-            f"the sensitivity has scores for {', '.join(unknown[:5])}{' …' if len(unknown) > 5 else ''}, which the network "
-            "does not have",
-            hint="was it measured on this network?",
-        )
-
-
-def _layer_reports(
-    question: Question, sensitivity: Sensitivity, allocation: Allocation
-) -> Iterator[LayerReport]:
-    additive = {name: table for name, table in question.costs.tables.items() if table.is_additive}
-    for layer in question.graph:
-        precision: Any = allocation.bits[layer.name]
-        yield LayerReport(
-            name=layer.name,
-            kind=layer.kind,
-            parameters=layer.parameters,
-            sensitivity=sensitivity.scores[layer.name],
-            precision=precision,
-            is_fixed=len(question.choices[layer.name]) == 1,
-            costs={name: table[layer.name][precision] for name, table in additive.items()},
-        )
-
-
-def _cost_report(question: Question, name: str, allocation: Allocation) -> CostReport:
-    table = question.costs.table(name)
-    smallest, largest = question.costs.smallest_and_largest(name)
-    return CostReport(
-        name=name,
-        unit=table.unit,
-        total=allocation.costs[name],
-        budget=question.limits.get(name),
-        asked=question.asked.get(name, ""),
-        smallest=smallest,
-        largest=largest,
-        float_total=FLOAT_BITS * question.costs.weights if name == "memory" else None,
-        capacity=None if table.capacity is None else (table.capacity.level, table.capacity.bits),
-    )
-
-
-def _alternative(question: Question, problem: Problem, width: int) -> Alternative:
-    bits = uniform(question.choices, width)
-    totals = {name: table.total(bits) for name, table in question.costs.tables.items()}
-    return Alternative(
-        label=question.costs.label(width),
-        weight_bits=width,
-        costs=totals,
-        objective=problem.objective(bits),
-        fits=problem.is_within_budgets(bits),
-    )
-
-
-def trade_off(
-    question: Question,
-    sensitivity: Sensitivity,
-    costs: Sequence[str],
-    *,
-    objective: str = "linear",
-    samples: int = 24,
-    solver: str = "auto",
-    on_step: Callable[[int, int], None] | None = None,
-) -> Frontier:
-    """What each amount of a cost buys on a device, whatever the budgets are."""
-    _check_names(question, sensitivity)
-    values = values_for(sensitivity, question.choices, objective)
-    tables = {name: question.costs.table(name) for name in costs}
-    return frontier(values, tables, question.graph.ties, samples=samples, solver=solver, on_step=on_step)
+def summary(result: Compression, settings: RunSettings) -> dict[str, Any]:
+    """The result of a run, ready for JSON."""
+    progress = result.progress
+    return {
+        "model": settings.model,
+        "data": settings.data,
+        "method": settings.method,
+        "epochs": settings.epochs,
+        "test_accuracy": result.evaluation.accuracy,
+        "test_loss": result.evaluation.loss,
+        "test_images": result.evaluation.images,
+        "float_accuracy": progress.float_accuracy,
+        "best": {"test_accuracy": progress.best_accuracy, "epoch": progress.best_epoch}
+        if progress.best_epoch
+        else None,
+        "decisions": len(result.decisions),
+        **({"plan": None} if result.plan is None else result.plan.to_dict()),
+    }

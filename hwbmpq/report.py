@@ -8,6 +8,9 @@ from hwbmpq.allocate import Allocation, Explanation
 from hwbmpq.costs.table import Number
 from hwbmpq.values import Precision, Sensitivity
 
+_NO_DIFFERENCE = 1e-6
+"""Of the objective's range."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerReport:
@@ -68,6 +71,8 @@ class Plan:
     explanation: Explanation | None
     objective_range: tuple[float, float]
     """Of the objective, from every layer at its worst to every layer at its best choice."""
+    is_optimized: bool = True
+    """Whether somebody looked for the best widths; a control did not."""
     remarks: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     """Costs that this device has no figures for, and why."""
@@ -77,6 +82,15 @@ class Plan:
         """The one-width alternative that fits the budgets and is worth the most."""
         fitting = [alternative for alternative in self.alternatives if alternative.fits]
         return max(fitting, key=lambda alternative: alternative.objective, default=None)
+
+    @property
+    def is_no_better_than_uniform(self) -> bool:
+        """Whether one width for all layers is within the budgets and worth as much."""
+        best = self.best_uniform
+        if best is None:
+            return False
+        gained = self.share_of_range(self.allocation.objective) - self.share_of_range(best.objective)
+        return gained <= _NO_DIFFERENCE
 
     def share_of_range(self, objective: float) -> float:
         """Where an objective lies between the worst (0) and the best (1)."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hwbmpq.allocate import Frontier
     from hwbmpq.graph import LayerGraph
     from hwbmpq.hardware import HardwareProfile
-    from hwbmpq.pipeline import Question
+    from hwbmpq.question import Question
 
 _DESCRIPTION = """\
 Show the trade-off between a cost and the objective: every allocation that no other beats in

@@ -5,8 +5,6 @@ import json
 import math
 from typing import Any
 
-from rich.console import Console
-
 import hwbmpq
 from hwbmpq.cli.model_options import add_model_options
 from hwbmpq.cli.plan_options import (
@@ -20,10 +18,9 @@ from hwbmpq.cli.plan_options import (
     untrained_remark,
 )
 from hwbmpq.cli.render import OutputConsole
-from hwbmpq.cli.render_infeasible import capacity_lines, paste_budgets, print_infeasible
+from hwbmpq.cli.render_infeasible import explained_infeasible
 from hwbmpq.cli.render_plan import print_plan
 from hwbmpq.cli.target_options import TARGET_HELP
-from hwbmpq.errors import HwbmpqError
 
 _DESCRIPTION = """\
 Choose every layer's bit width so that the network fits the budget and loses as little as
@@ -115,13 +112,7 @@ def run(args: argparse.Namespace) -> None:
     except hwbmpq.InfeasibleBudget as error:
         if args.json:
             print(json.dumps(error.to_dict(), indent=2))
-        units = {name: table.unit for name, table in question.costs.tables.items()}
-        print_infeasible(Console(stderr=True, highlight=False), error, units)
-        for line in capacity_lines(error.suggestion, question.costs.tables):
-            Console(stderr=True, highlight=False).print(line)
-        raise HwbmpqError(
-            "the budgets cannot be met", hint=f"--budget {paste_budgets(error, question.asked, units)}"
-        ) from error
+        raise explained_infeasible(error, question) from error
     remarks = untrained_remark(args)
     if args.json:
         content = {"model": model.spec, "input_size": list(model.input_size), **plan.to_dict()}

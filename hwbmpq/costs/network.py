@@ -11,7 +11,7 @@ from hwbmpq.costs.registry import CostModelError, get_cost_model
 from hwbmpq.costs.table import CostRow, CostTable, Number
 from hwbmpq.errors import HwbmpqError, UnknownNameError, UnsupportedPrecisionError
 from hwbmpq.hardware.profile import HardwareProfile
-from hwbmpq.hardware.widths import layer_candidates, op_of, uniform, weight_widths
+from hwbmpq.hardware.widths import common_widths, layer_candidates, uniform
 from hwbmpq.values import FLOAT_BITS, Layer, Precision
 
 _ALWAYS = ("memory", "activation_memory")
@@ -130,7 +130,7 @@ def tabulate(
         if profile.device_class == "abstract":
             wanted.append(_WITHOUT_A_DEVICE)
     if choices is None:
-        widths = bits if bits is not None else _all_widths(layers, profile)
+        widths = bits if bits is not None else common_widths(layers, profile)
         choices = layer_candidates(layers, profile, widths, activation_bits=activation_bits)
     tables, missing = {}, {}
     for name in wanted:
@@ -166,10 +166,3 @@ def _tabulated(
         raise
     except Exception as error:  # a plug-in's own defect must not take the other costs along
         raise CostModelError(f"cost model {name!r} failed: {type(error).__name__}: {error}") from error
-
-
-def _all_widths(layers: Collection[Layer], profile: HardwareProfile) -> tuple[int, ...] | None:
-    """The integer widths that all of the network's operations have."""
-    ops = {op_of(layer) for layer in layers if not layer.is_end} or {"*"}
-    shared = set.intersection(*(set(weight_widths(profile, op)) for op in ops))
-    return tuple(sorted(shared)) or None

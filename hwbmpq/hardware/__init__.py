@@ -21,7 +21,9 @@ from hwbmpq.hardware.template import new_profile as new_profile
 from hwbmpq.hardware.template import profile_based_on as profile_based_on
 from hwbmpq.hardware.units import format_quantity as format_quantity
 from hwbmpq.hardware.widths import candidates as candidates
+from hwbmpq.hardware.widths import common_widths as common_widths
 from hwbmpq.hardware.widths import end_precision as end_precision
 from hwbmpq.hardware.widths import layer_candidates as layer_candidates
+from hwbmpq.hardware.widths import trained_precisions as trained_precisions
 from hwbmpq.hardware.widths import uniform as uniform
 from hwbmpq.hardware.widths import weight_widths as weight_widths

@@ -1,7 +1,7 @@
 """Number formats by name (``int8``, ``uint4``, ``fp16``), and pairs of them that a device runs."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hwbmpq.values import FLOAT_BITS, MAX_BITS, MIN_BITS, Precision
 
@@ -62,11 +62,12 @@ class WidthPair:
     @property
     def training(self) -> Precision:
         """The widths to quantize to while training: narrow weights beside float activations leave those in float."""
+        return self.trained(self.precision)
+
+    def trained(self, precision: Precision) -> Precision:
+        """The same for a precision that this pair runs, be it a narrower one that is promoted to it."""
         weight_only = self.activation.is_float and not self.weight.is_float
-        return Precision(
-            weight_bits=self.weight.bits,
-            activation_bits=FLOAT_BITS if weight_only else self.activation.bits,
-        )
+        return replace(precision, activation_bits=FLOAT_BITS) if weight_only else precision
 
     def __str__(self) -> str:
         return f"{self.weight}×{self.activation}"

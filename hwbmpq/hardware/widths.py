@@ -84,6 +84,13 @@ def weight_widths(profile: HardwareProfile, op: str = "*") -> tuple[int, ...]:
     return tuple(sorted({pair.weight.bits for pair in runs if not pair.weight.is_float}))
 
 
+def common_widths(layers: Iterable[Layer], profile: HardwareProfile) -> tuple[int, ...] | None:
+    """The integer weight widths that all of a network's operations have; None if there is none."""
+    ops = {op_of(layer) for layer in layers if not layer.is_end} or {"*"}
+    shared = set.intersection(*(set(weight_widths(profile, op)) for op in ops))
+    return tuple(sorted(shared)) or None
+
+
 def candidates(
     profile: HardwareProfile,
     bits: Sequence[int] | None = None,
@@ -206,6 +213,20 @@ def layer_candidates(
                 ) from None
         found[layer.name] = (end_precision(profile, op),) if layer.is_end else by_op[op]
     return found
+
+
+def trained_precisions(
+    layers: Iterable[Layer], profile: HardwareProfile, bits: Mapping[str, Precision]
+) -> dict[str, Precision]:
+    """What to quantize at while training so that the device, running ``bits``, computes the same.
+
+    Narrow weights beside float activations (weight-only kernels) leave the activations in float.
+    """
+    finder = WidthFinder(profile)
+    return {
+        layer.name: finder.execution(op_of(layer), bits[layer.name]).pair.trained(bits[layer.name])
+        for layer in layers
+    }
 
 
 def uniform(choices: Mapping[str, Sequence[Precision]], weight_bits: int) -> dict[str, Precision]:

@@ -6,6 +6,7 @@ from hwbmpq.quant.functional import quantize_weight as quantize_weight
 from hwbmpq.quant.input_quantizer import CALIBRATION_BATCHES as CALIBRATION_BATCHES
 from hwbmpq.quant.input_quantizer import InputQuantizer as InputQuantizer
 from hwbmpq.quant.layers import QuantizedLayer as QuantizedLayer
+from hwbmpq.quant.layers import as_float as as_float
 from hwbmpq.quant.prepare import END_PRECISION as END_PRECISION
 from hwbmpq.quant.prepare import as_precision as as_precision
 from hwbmpq.quant.prepare import assign as assign

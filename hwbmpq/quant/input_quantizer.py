@@ -4,7 +4,7 @@ import weakref
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from hwbmpq.quant.functional import SMALLEST_ALPHA, check_finite, fake_quantize_activation
 from hwbmpq.quant.loading import LoadsFloatCheckpoints
@@ -88,6 +88,8 @@ class InputQuantizer(LoadsFloatCheckpoints):
         """Widen the range to the largest magnitude seen."""
         if values.numel():
             peak = values.abs().amax().to(self.observed.dtype)
+            if self.training and _has_ranks():
+                distributed.all_reduce(peak, distributed.ReduceOp.MAX)  # or they would round differently
             self.observed.copy_(torch.maximum(self.observed, peak))
             self.calibration.has_range = True
 
@@ -95,10 +97,14 @@ class InputQuantizer(LoadsFloatCheckpoints):
     def _calibrate(self, values: Tensor, bits: int) -> None:
         """Move α to the mean of the best clipping points of the batches so far."""
         seen_already = self._last is not None and self._last.is_of(values)
-        if seen_already or _inside_backward() or not bool(values.any()):
-            return  # another reader at another width; a recomputed forward pass; nothing to learn from
+        if seen_already or _inside_backward():
+            return  # another reader at another width; a recomputed forward pass
+        best = best_clip(values, bits, signed=self.signed) if bool(values.any()) else None
+        if self.training and _has_ranks():
+            best = _mean_over_ranks(best, self.alpha)
+        if best is None:
+            return  # nothing to learn from
         self._observe(values)
-        best = best_clip(values, bits, signed=self.signed)
         with torch.no_grad():
             self.alpha.add_((best - self.alpha) / (self.calibration.batches + 1))
         self.calibration.count_batch()
@@ -147,6 +153,18 @@ class _LastResult:
     def get(self, quantizer: InputQuantizer, values: Tensor, bits: int) -> Tensor | None:
         same = self._values() is values and self._key == self._key_of(quantizer, values, bits)
         return self._quantized() if same else None
+
+
+def _has_ranks() -> bool:
+    return distributed.is_available() and distributed.is_initialized()
+
+
+def _mean_over_ranks(best: Tensor | None, like: Tensor) -> Tensor | None:
+    """The mean clipping point of the ranks that have one, so that all go on with the same α."""
+    point = like.new_zeros(()) if best is None else best.to(like.dtype)
+    total = torch.stack([point, like.new_tensor(float(best is not None))])
+    distributed.all_reduce(total)
+    return total[0] / total[1] if bool(total[1]) else None
 
 
 def _inside_backward() -> bool:

@@ -1,6 +1,6 @@
 """Layers that quantize their weight and their input, and are otherwise what they were."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +25,8 @@ class QuantizedLayer(LoadsFloatCheckpoints):
     activation_bits: int
     channel_axis: int | None
     input_quantizer: InputQuantizer
+    weight_watch: Callable[[Tensor], None] | None = None
+    """Shown the weight where the layer computes it on the way (timm's ``StdConv2d``); not copied, not pickled."""
 
     @property
     def precision(self) -> Precision:
@@ -36,6 +38,8 @@ class QuantizedLayer(LoadsFloatCheckpoints):
 
     def quantize_weight(self, weight: Tensor) -> Tensor:
         """The weight as the layer multiplies with it."""
+        if self.weight_watch is not None and weight is not self.weight:
+            self.weight_watch(weight)
         if self.weight_bits == FLOAT_BITS:
             return weight
         return fake_quantize_weight(
@@ -66,9 +70,12 @@ class QuantizedLayer(LoadsFloatCheckpoints):
             f"{super().extra_repr()}, weight_bits={self.weight_bits}, activation_bits={self.activation_bits}"
         )
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "weight_watch"}
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle by the float class's name: the quantized class is made on demand."""
-        return _rebuild, (type(self).__bases__[1],), self.__getstate__()  # type: ignore[no-untyped-call]
+        return _rebuild, (type(self).__bases__[1],), self.__getstate__()
 
 
 class _WeightSwap(TorchFunctionMode):

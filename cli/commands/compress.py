@@ -1,0 +1,270 @@
+"""``hwbmpq compress``: train a network once, quantized, at the widths that a device's budget allows."""
+
+import argparse
+import json
+import platform
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+
+import hwbmpq
+from hwbmpq.cli.render import OutputConsole
+from hwbmpq.cli.render_infeasible import explained_infeasible
+from hwbmpq.cli.render_run import accuracy_lines, baseline_lines, print_run
+from hwbmpq.cli.run_building import build
+from hwbmpq.cli.training_options import add_training_options, resumed_settings, settings_from
+from hwbmpq.cli.training_progress import TrainingProgress
+from hwbmpq.errors import HwbmpqError
+
+if TYPE_CHECKING:
+    from hwbmpq.data import ImageData
+    from hwbmpq.models import LoadedModel
+    from hwbmpq.pipeline import Compression
+    from hwbmpq.training import RunDirectory, RunSettings
+
+_DESCRIPTION = """\
+Train a network once, quantized. Bit gradients tell which layers matter; after the warm-up and
+after every interval an integer program gives each layer the width that the device's budget
+allows. With nothing but a model and a target it runs on embedded images in a few minutes.
+With --epochs 0 nothing is trained: weights are rounded well and activations calibrated."""
+
+_EPILOG = """\
+examples:
+  hwbmpq compress --model timm:resnet18 --target jetson_nano.yaml
+  hwbmpq compress --model hwbmpq:resnet20 --target mpic --budget memory=12x --data cifar10 --data-root ~/data
+  hwbmpq compress --model timm:mobilenetv2_100 --pretrained --target pixel.yaml --data folder:photos --epochs 15
+  hwbmpq compress --model hwbmpq:resnet20 --weights resnet20.pt --target mpic --data npz:cifar10.npz --epochs 0
+  hwbmpq compress --resume runs/resnet18-jetson_nano
+  torchrun --nproc-per-node 4 -m hwbmpq compress --model timm:resnet18 --target mpic --data cifar10
+
+A run leaves a folder with config.yaml (all settings, for --config), allocation.json (widths,
+costs, proof), history.jsonl (one line an epoch) and checkpoint.pt. Ctrl-C saves and stops."""
+
+
+def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
+    parser = commands.add_parser(
+        "compress",
+        parents=[common],
+        help="train a network, quantized, within a device's budget",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_training_options(parser)
+    run = parser.add_argument_group("run")
+    run.add_argument(
+        "--run",
+        dest="run_folder",
+        metavar="DIR",
+        help="folder for the run (default: runs/MODEL-TARGET, with a number if that exists)",
+    )
+    run.add_argument("--resume", metavar="RUN", help="continue a run where its last checkpoint stands")
+    run.add_argument("--overwrite", action="store_true", help="replace the run that --run names")
+    run.add_argument(
+        "--config", metavar="FILE", help="settings as YAML, such as a run's config.yaml; flags win"
+    )
+    run.add_argument(
+        "--baseline",
+        action="store_true",
+        help="also train the widest single width that fits the budget, the same way, and compare",
+    )
+    run.add_argument("--tensorboard", action="store_true", help="write curves for TensorBoard into the run")
+    run.add_argument("-q", "--quiet", action="store_true", help="only the result")
+    run.add_argument("-v", "--verbose", action="store_true", help="why each layer moved")
+    run.add_argument("--all", action="store_true", help="list every layer of a large network")
+    run.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.set_defaults(run=run_command)
+
+
+def run_command(args: argparse.Namespace) -> None:
+    settings, folder = _settings_and_folder(args)
+    hwbmpq.ranks.join(use_cuda=hwbmpq.training.find_device(settings.device).type == "cuda")
+    try:
+        _compress(args, settings, folder)
+    finally:
+        hwbmpq.ranks.leave()
+
+
+def _settings_and_folder(args: argparse.Namespace) -> "tuple[RunSettings, RunDirectory]":
+    training = hwbmpq.training
+    if args.resume is not None:
+        if args.run_folder is not None or args.overwrite:
+            raise HwbmpqError("--resume names the run: leave out --run and --overwrite")
+        folder = training.RunDirectory(args.resume).open()
+        return resumed_settings(args, folder.load_settings()), folder
+    settings = settings_from(args)
+    folder = training.RunDirectory(args.run_folder or _free_folder(settings))
+    return settings, folder.check_free(overwrite=args.overwrite)
+
+
+def _free_folder(settings: "RunSettings") -> Path:
+    """``runs/resnet18-jetson_nano``, or the first number behind it that is free."""
+    model = Path(settings.model.partition(":")[2]).name.replace(":", "-")
+    target = Path(settings.target).name.removesuffix(".yaml").removesuffix(".yml")
+    base = Path("runs") / f"{model}-{target}"
+    candidates = (
+        base.with_name(f"{base.name}-{number}") if number > 1 else base for number in range(1, 10**6)
+    )
+    return next(path for path in candidates if not path.exists())
+
+
+def _compress(args: argparse.Namespace, settings: "RunSettings", folder: "RunDirectory") -> None:
+    is_first = hwbmpq.ranks.rank() == 0
+    console = Console(stderr=True, highlight=False, quiet=not is_first)
+    state = _saved_state(args, folder, console)
+    # A checkpoint has the weights: what the run began with is not looked for again.
+    source = settings if state is None else settings.model_copy(update={"weights": None, "pretrained": False})
+    model, data = build(source, download=args.download)
+    if is_first and args.resume is None:
+        _make_folder(args, settings, folder)
+    if not args.quiet:
+        _announce(console, settings, model, data, folder)
+    result = _train(args, settings, model, data, folder, console, state)
+    baseline = _baseline(args, settings, result, folder, console) if args.baseline else None
+    if not is_first:
+        return
+    if args.json:
+        content = {"run": str(folder.path), **hwbmpq.pipeline.summary(result, settings)}
+        if baseline is not None:
+            content["baseline"] = hwbmpq.pipeline.summary(*baseline)
+        print(json.dumps(content, indent=2))
+        return
+    output = OutputConsole()
+    if args.quiet:
+        for line in accuracy_lines(result, settings):
+            output.print(line)
+        output.print(f"run: {escape(str(folder.path))}")
+    else:
+        print_run(output, result, settings, folder.path, title=model.title, all_rows=args.all)
+    for line in [] if baseline is None else baseline_lines(result, baseline[0]):
+        output.print(line)
+
+
+def _saved_state(
+    args: argparse.Namespace, folder: "RunDirectory", console: Console
+) -> "dict[str, Any] | None":
+    """The checkpoint to go on from."""
+    if args.resume is None:
+        return None
+    if not folder.has_checkpoint:
+        console.print(f"{escape(str(folder.path))} has no checkpoint yet: the run starts from its beginning")
+        return None
+    state, problem = folder.load_checkpoint()
+    if problem:
+        console.print(f"[yellow]![/] {escape(problem)}: the state before is used", soft_wrap=True)
+    return state
+
+
+def _make_folder(args: argparse.Namespace, settings: "RunSettings", folder: "RunDirectory") -> None:
+    folder.create(overwrite=args.overwrite)
+    facts = {
+        "written by": f"hwbmpq {hwbmpq.__version__}, Python {platform.python_version()}",
+        "begun": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    folder.save_settings(settings, facts)
+
+
+def _announce(
+    console: Console, settings: "RunSettings", model: "LoadedModel", data: "ImageData", folder: "RunDirectory"
+) -> None:
+    console.print(
+        f"[bold]{escape(model.title)}[/] on {escape(settings.target)}, {escape(settings.data)}: "
+        f"{len(data.train):,} training and {len(data.test):,} test images, {data.classes} classes",
+        soft_wrap=True,
+    )
+    console.print(f"run: {escape(str(folder.path))}", soft_wrap=True)
+    for remark in data.remarks:
+        console.print(f"[yellow]![/] {escape(remark)}", soft_wrap=True)
+    if settings.amp and hwbmpq.training.find_device(settings.device).type == "cpu":
+        console.print("[yellow]![/] mixed float precision is usually slower on CPUs", soft_wrap=True)
+
+
+def _train(
+    args: argparse.Namespace,
+    settings: "RunSettings",
+    model: "LoadedModel",
+    data: "ImageData",
+    folder: "RunDirectory",
+    console: Console,
+    state: "dict[str, Any] | None",
+) -> "Compression":
+    with ExitStack() as stack:
+        progress = stack.enter_context(TrainingProgress(console, quiet=args.quiet, verbose=args.verbose))
+        hooks: list[Any] = [progress]
+        if args.tensorboard:
+            hooks.append(stack.enter_context(hwbmpq.training.TensorBoardHook(folder.path)))
+        stop = stack.enter_context(_graceful_stop(console))
+        try:
+            return hwbmpq.pipeline.compress(
+                model.network,
+                data,
+                settings,
+                run=folder,
+                state=state,
+                hooks=hooks,
+                on_trainer=stop.append,
+            )
+        except hwbmpq.InfeasibleBudget as error:
+            folder.discard()
+            if args.json:
+                print(json.dumps(error.to_dict(), indent=2))
+            raise explained_infeasible(
+                error, hwbmpq.pipeline.question_of(model.network, data, settings)
+            ) from error
+        except HwbmpqError:
+            folder.discard()
+            raise
+
+
+@contextmanager
+def _graceful_stop(console: Console) -> Iterator[list[Any]]:
+    """While a trainer is in the list, Ctrl-C asks it to stop after the present step; a second one means it."""
+    trainers: list[Any] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def stop(number: int, frame: object) -> None:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+        if not trainers:
+            raise KeyboardInterrupt
+        console.print("stopping after this step (once more to stop at once)")
+        trainers[0].ask_to_stop()
+
+    if not hwbmpq.ranks.is_distributed():  # ranks cannot agree on a step to stop at without waiting at each
+        for number in before:
+            signal.signal(number, stop)
+    try:
+        yield trainers
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _baseline(
+    args: argparse.Namespace,
+    settings: "RunSettings",
+    result: "Compression",
+    folder: "RunDirectory",
+    console: Console,
+) -> "tuple[Compression, RunSettings] | None":
+    """The widest single width within the budget, trained the same way beside the run."""
+    best = None if result.plan is None else result.plan.best_uniform
+    if best is None:
+        console.print("[yellow]![/] no single width fits the budget: there is no baseline to train")
+        return None
+    uniform = settings.model_copy(update={"method": "hpq", "bits": (best.weight_bits,)})
+    beside = hwbmpq.training.RunDirectory(folder.path / "baseline")
+    state = beside.load_checkpoint()[0] if args.resume is not None and beside.has_checkpoint else None
+    model, data = build(uniform)
+    if hwbmpq.ranks.rank() == 0 and state is None:
+        beside.create(overwrite=args.resume is not None)
+        beside.save_settings(uniform, {"baseline of": folder.path.name})
+    if not args.quiet:
+        console.print(f"baseline: {best.label} for all layers", soft_wrap=True)
+    return _train(args, uniform, model, data, beside, console, state), uniform

@@ -1,0 +1,60 @@
+"""What a run led to, drawn for a terminal."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+
+from hwbmpq.cli.render import counted
+from hwbmpq.cli.render_plan import print_plan
+
+if TYPE_CHECKING:
+    from hwbmpq.pipeline import Compression
+    from hwbmpq.training import RunSettings
+
+
+def print_run(
+    console: Console, result: "Compression", settings: "RunSettings", run: Path, *, title: str, all_rows: bool
+) -> None:
+    if result.plan is not None:
+        print_plan(console, result.plan, title=title, all_rows=all_rows)
+    for line in [*accuracy_lines(result, settings), *_decision_lines(result)]:
+        console.print(line)
+    console.print(f"run: {escape(str(run))}")
+    console.print(f"evaluate it: hwbmpq evaluate {escape(str(run))}", style="dim")
+
+
+def accuracy_lines(result: "Compression", settings: "RunSettings") -> list[str]:
+    found, progress = result.evaluation, result.progress
+    line = f"[bold]test accuracy {found.accuracy:.2%}[/] on {counted(found.images, 'image')}"
+    if progress.float_accuracy is not None:
+        change = found.accuracy - progress.float_accuracy
+        line += f"; the weights it began with had {progress.float_accuracy:.2%} in float ({change:+.2%})"
+    lines = [line]
+    if progress.best_epoch and progress.best_epoch < settings.epochs:
+        lines.append(f"best {progress.best_accuracy:.2%} after epoch {progress.best_epoch}, kept as best.pt")
+    return lines
+
+
+def _decision_lines(result: "Compression") -> list[str]:
+    if len(result.decisions) < 2:
+        return []
+    moving = sum(bool(decision.moves) for decision in result.decisions)
+    last = result.decisions[-1].epoch
+    return [
+        f"widths were decided {len(result.decisions)} times and changed {moving} times, last after epoch {last}"
+    ]
+
+
+def baseline_lines(result: "Compression", baseline: "Compression") -> list[str]:
+    """Whether mixed widths were worth it, by accuracy."""
+    assert baseline.plan is not None
+    label = baseline.plan.alternatives[-1].label
+    mixed, uniform = result.evaluation.accuracy, baseline.evaluation.accuracy
+    if mixed > uniform:
+        return [f"mixed widths: {mixed:.2%}; {label} for all layers, trained the same way: {uniform:.2%}"]
+    return [
+        f"[yellow]mixed widths ({mixed:.2%}) are no better than {label} for all layers ({uniform:.2%}), trained the "
+        "same way within the same budget[/]"
+    ]

@@ -1,0 +1,80 @@
+"""When widths are decided in the course of a training run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hwbmpq.errors import HwbmpqError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecisionSchedule:
+    """Warm-up at the widest candidates, then a decision at the end of each of some epochs.
+
+    Epochs count from 1. There is none at the end of the last epoch: the last interval ends with training.
+    """
+
+    epochs: int
+    decide_after: tuple[int, ...]
+    """Epochs at whose end widths are decided, ascending; the first ends the warm-up."""
+    first_window: int
+    """Epochs before the first decision that it looks back on."""
+
+    @classmethod
+    def periodic(cls, *, epochs: int, warmup_epochs: int, interval_epochs: int) -> "DecisionSchedule":
+        """The paper's: after the warm-up, then every ``interval_epochs``."""
+        for name, number in (("warmup_epochs", warmup_epochs), ("interval_epochs", interval_epochs)):
+            if number < 1:
+                raise HwbmpqError(f"{name} is {number}: it takes at least one epoch to learn sensitivities")
+        _check_warmup(epochs, warmup_epochs)
+        return cls(
+            epochs=epochs,
+            decide_after=tuple(range(warmup_epochs, epochs, interval_epochs)),
+            first_window=min(warmup_epochs, interval_epochs),
+        )
+
+    @classmethod
+    def at(cls, epochs: int, decide_after: Sequence[int]) -> "DecisionSchedule":
+        """Aperiodic: at the end of given epochs; the first looks back on the whole warm-up."""
+        ascending = sorted(set(decide_after))
+        if not ascending or ascending != list(decide_after) or ascending[0] < 1:
+            raise HwbmpqError(
+                f"decisions after the epochs {', '.join(map(str, decide_after)) or 'none'}: give ascending numbers from 1"
+            )
+        _check_warmup(epochs, ascending[0])
+        if ascending[-1] >= epochs:
+            raise HwbmpqError(
+                f"a decision after epoch {ascending[-1]} of {epochs} comes too late",
+                hint="the last interval ends with training: give epochs before the last one",
+            )
+        return cls(epochs=epochs, decide_after=tuple(ascending), first_window=ascending[0])
+
+    @property
+    def warmup_epochs(self) -> int:
+        return self.decide_after[0]
+
+    def once(self) -> "DecisionSchedule":
+        """The same with the first decision only."""
+        return DecisionSchedule(
+            epochs=self.epochs, decide_after=self.decide_after[:1], first_window=self.first_window
+        )
+
+    def is_due(self, epoch: int) -> bool:
+        """Whether widths are decided at the end of ``epoch``."""
+        return epoch in self.decide_after
+
+    def interval_start(self, epoch: int) -> int:
+        """The first epoch of those whose mean is the ENBG during or at the end of ``epoch``."""
+        earlier = [decision for decision in self.decide_after if decision < epoch]
+        if earlier:
+            return earlier[-1] + 1
+        # Warm-up: the window before the first decision; until it opens, all there is.
+        opens = self.warmup_epochs - self.first_window + 1
+        return opens if epoch >= opens else 1
+
+
+def _check_warmup(epochs: int, warmup_epochs: int) -> None:
+    if warmup_epochs >= epochs:
+        raise HwbmpqError(
+            f"a warm-up of {warmup_epochs} in a run of {epochs} epochs: the budget would never be enforced",
+            hint="train for more epochs (2 at least), or shorten the warm-up; 0 epochs only calibrate",
+        )

@@ -1,0 +1,146 @@
+"""One decision on widths during training: what was known, what changed, and why."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hwbmpq.allocate import Allocation
+from hwbmpq.costs.table import Number
+from hwbmpq.values import Precision, Sensitivity
+
+Bits = Mapping[str, Precision]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Move:
+    """A layer that got another width."""
+
+    layer: str
+    before: Precision
+    after: Precision
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.layer} {self.before} to {self.after}: {self.why}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """The widths from the end of an epoch on."""
+
+    epoch: int
+    """It was made at the end of this epoch, counted from 1."""
+    method: str
+    sensitivities: Mapping[str, float]
+    """ENBG by layer over the interval that ended; empty if the method does not look at it."""
+    before: Bits
+    after: Bits
+    allocation: Allocation
+    moves: tuple[Move, ...]
+    decided_by: Sensitivity
+    """ENBG, or what else the method looked at: densities, Hessian traces."""
+    objective: str = "linear"
+
+    @property
+    def costs(self) -> Mapping[str, Number]:
+        return self.allocation.costs
+
+    @property
+    def slack(self) -> Mapping[str, Number]:
+        return self.allocation.slack
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "method": self.method,
+            "sensitivities": dict(self.sensitivities),
+            "decided_by": {
+                "method": self.decided_by.method,
+                "scores": dict(self.decided_by.scores),
+                "errors": {
+                    layer: {str(bits): error for bits, error in errors.items()}
+                    for layer, errors in self.decided_by.errors.items()
+                },
+            },
+            "objective": self.objective,
+            "before": {layer: str(precision) for layer, precision in self.before.items()},
+            "after": {layer: str(precision) for layer, precision in self.after.items()},
+            "moves": [
+                {"layer": m.layer, "before": str(m.before), "after": str(m.after), "why": m.why}
+                for m in self.moves
+            ],
+            "allocation": self.allocation.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> "Decision":
+        return cls(
+            epoch=content["epoch"],
+            method=content["method"],
+            sensitivities=content["sensitivities"],
+            decided_by=_sensitivity(content["decided_by"]),
+            objective=content["objective"],
+            before={layer: Precision.parse(text) for layer, text in content["before"].items()},
+            after={layer: Precision.parse(text) for layer, text in content["after"].items()},
+            moves=tuple(
+                Move(
+                    layer=move["layer"],
+                    before=Precision.parse(move["before"]),
+                    after=Precision.parse(move["after"]),
+                    why=move["why"],
+                )
+                for move in content["moves"]
+            ),
+            allocation=Allocation.from_dict(content["allocation"]),
+        )
+
+
+def _sensitivity(content: Mapping[str, Any]) -> Sensitivity:
+    errors = {
+        layer: {int(bits): error for bits, error in by_bits.items()}
+        for layer, by_bits in content["errors"].items()
+    }
+    return Sensitivity(method=content["method"], scores=content["scores"], errors=errors)
+
+
+def find_moves(
+    before: Bits,
+    after: Bits,
+    scores: Mapping[str, float],
+    earlier_scores: Mapping[str, float],
+    sizes: Mapping[str, int],
+) -> tuple[Move, ...]:
+    """The layers whose width changed, each with the figures that speak for it.
+
+    ``scores`` are those of the decision, ``earlier_scores`` those of the one before, if any; ``sizes`` are
+    weights by layer. Ranks and shares are among the layers that have a choice, given by ``sizes``.
+    """
+    return tuple(
+        Move(
+            layer=layer,
+            before=before[layer],
+            after=after[layer],
+            why=_reason(layer, scores, earlier_scores, sizes),
+        )
+        for layer in after
+        if after[layer] != before[layer]
+    )
+
+
+def _reason(
+    layer: str, scores: Mapping[str, float], earlier: Mapping[str, float], sizes: Mapping[str, int]
+) -> str:
+    """``rank 3 of 18 (was 9), 12% of the sensitivity for 2.1% of the weights``."""
+    if layer not in scores or layer not in sizes:
+        return "the method does not look at sensitivities"
+    total = sum(scores[name] for name in sizes) or 1.0
+    weights = sum(sizes.values()) or 1
+    was = f" (was {_rank(layer, earlier, sizes)})" if earlier else ""
+    return (
+        f"rank {_rank(layer, scores, sizes)} of {len(sizes)}{was}, {scores[layer] / total:.1%} of the sensitivity "
+        f"for {sizes[layer] / weights:.1%} of the weights"
+    )
+
+
+def _rank(layer: str, scores: Mapping[str, float], among: Mapping[str, int]) -> int:
+    return 1 + sum(scores[name] > scores[layer] for name in among)

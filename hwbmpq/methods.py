@@ -1,0 +1,241 @@
+"""The ways to decide widths during training: BMPQ, the methods it is compared with, and controls."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from torch import Tensor, nn
+
+from hwbmpq.allocate import (
+    Allocation,
+    density_widths,
+    greedy_fill,
+    random_fill,
+    reversed_fill,
+    solve,
+    values_for,
+)
+from hwbmpq.errors import HwbmpqError, UnknownNameError
+from hwbmpq.hardware import uniform
+from hwbmpq.question import Question
+from hwbmpq.sensitivity import measure_sensitivity
+from hwbmpq.values import Precision, Sensitivity
+
+Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """All that a method may look at when widths are decided."""
+
+    question: Question
+    model: nn.Module
+    current: Mapping[str, Precision]
+    sensitivity: Sensitivity
+    """ENBG of the interval that ends."""
+    densities: Mapping[str, float] = field(default_factory=dict)
+    calibration: Batches | None = None
+    """Labelled batches, for methods that measure on their own."""
+    objective: str = "linear"
+    solver: str = "auto"
+    seed: int = 0
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {layer.name: layer.parameters for layer in self.question.graph}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a method decided, and by which numbers."""
+
+    allocation: Allocation
+    sensitivity: Sensitivity
+    objective: str = "linear"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    name: str
+    summary: str
+    decides: Literal["every interval", "once", "never"]
+    decide: Callable[[Situation], Outcome]
+    """For those that never decide: the widths that hold from the first step."""
+    keeps_budget: bool = True
+    takes_all_widths: bool = False
+    """Whether its candidates are by default all widths of the device, not the paper's {2, 4}."""
+    in_float: bool = False
+    """Whether the network is trained without quantization."""
+    is_optimal: bool = False
+    """Whether an integer program finds the best by its own measure."""
+    looks_at: frozenset[str] = frozenset({"enbg"})
+
+
+def get_method(name: str) -> Method:
+    if name not in METHODS:
+        raise UnknownNameError("method", name, METHODS, hint=f"use one of {', '.join(METHODS)}")
+    return METHODS[name]
+
+
+def _bmpq(situation: Situation) -> Outcome:
+    return _solved(situation, situation.sensitivity, situation.objective)
+
+
+def _hawq(situation: Situation) -> Outcome:
+    """Hessian traces of the network as it is, times squared weight errors."""
+    if situation.calibration is None:
+        raise HwbmpqError(
+            "the method hawq measures Hessian traces and needs labelled batches",
+            hint="give BitAllocator a calibration function that returns some",
+        )
+    choices = situation.question.choices
+    traces = measure_sensitivity(
+        situation.model,
+        situation.question.graph,
+        situation.calibration(),
+        method="hessian_trace",
+        precisions=situation.question.as_trained(situation.question.widest),
+        widths={name: [p.weight_bits for p in options] for name, options in choices.items()},
+        seed=situation.seed,
+    )
+    # Away from a minimum the loss may curve downwards in a layer; such a layer is the least in need of bits.
+    traces = replace(traces, scores={name: max(score, 0.0) for name, score in traces.scores.items()})
+    return _solved(situation, traces, "hawq")
+
+
+def _solved(situation: Situation, sensitivity: Sensitivity, objective: str) -> Outcome:
+    question = situation.question
+    allocation = solve(
+        values_for(sensitivity, question.choices, objective),
+        question.costs.tables,
+        question.limits,
+        question.graph.ties,
+        solver=situation.solver,
+    )
+    return Outcome(allocation=allocation, sensitivity=sensitivity, objective=objective)
+
+
+def _ad(situation: Situation) -> Outcome:
+    """Activation density: width times density, rounded up to one that the device has; no budget."""
+    fixed = [name for name, options in situation.question.choices.items() if len(options) == 1]
+    widths = density_widths(
+        situation.current, situation.densities, fixed=fixed, ties=situation.question.graph.ties
+    )
+    bits = {
+        name: uniform({name: situation.question.choices[name]}, width)[name] for name, width in widths.items()
+    }
+    densities = Sensitivity(method="activation_density", scores=situation.densities)
+    return Outcome(allocation=_given(situation.question, bits, "ad"), sensitivity=densities)
+
+
+def _hpq(situation: Situation) -> Outcome:
+    nothing = Sensitivity(method="none", scores=dict.fromkeys(situation.question.choices, 0.0))
+    return Outcome(
+        allocation=_given(situation.question, situation.question.widest, "hpq"), sensitivity=nothing
+    )
+
+
+def _given(question: Question, bits: Mapping[str, Precision], solver: str) -> Allocation:
+    """An allocation that nobody optimised, and that no budget binds."""
+    return Allocation(
+        bits=dict(bits),
+        objective=0.0,
+        bound=0.0,
+        costs={name: table.total(bits) for name, table in question.costs.tables.items()},
+        budgets={},
+        solver=solver,
+        seconds=0.0,
+    )
+
+
+def _random(situation: Situation) -> Outcome:
+    question = situation.question
+    allocation = random_fill(
+        question.choices, question.costs.tables, question.limits, question.graph.ties, seed=situation.seed
+    )
+    return Outcome(allocation=allocation, sensitivity=situation.sensitivity)
+
+
+def _greedy(situation: Situation) -> Outcome:
+    question = situation.question
+    allocation = greedy_fill(
+        question.choices, question.costs.tables, question.limits, question.graph.ties, sizes=situation.sizes
+    )
+    return Outcome(allocation=allocation, sensitivity=situation.sensitivity)
+
+
+def _reversed(situation: Situation) -> Outcome:
+    question = situation.question
+    allocation = reversed_fill(
+        question.choices,
+        question.costs.tables,
+        question.limits,
+        question.graph.ties,
+        scores=situation.sensitivity.scores,
+    )
+    return Outcome(allocation=allocation, sensitivity=situation.sensitivity)
+
+
+METHODS = {
+    method.name: method
+    for method in (
+        Method(
+            name="bmpq",
+            summary="bit gradients and an integer program, again after every interval (the paper's)",
+            decides="every interval",
+            decide=_bmpq,
+            is_optimal=True,
+        ),
+        Method(
+            name="fp32",
+            summary="no quantization: what there is to lose",
+            decides="never",
+            decide=_hpq,
+            keeps_budget=False,
+            in_float=True,
+            looks_at=frozenset(),
+        ),
+        Method(
+            name="hpq",
+            summary="one width for all layers, --bits k, whatever the budget",
+            decides="never",
+            decide=_hpq,
+            keeps_budget=False,
+            looks_at=frozenset(),
+        ),
+        Method(
+            name="ad",
+            summary="activation density, once: width times the share of non-zero activations; no budget",
+            decides="once",
+            decide=_ad,
+            keeps_budget=False,
+            takes_all_widths=True,
+            looks_at=frozenset({"density"}),
+        ),
+        Method(
+            name="hawq",
+            summary="Hessian traces and an integer program, once after the warm-up",
+            decides="once",
+            decide=_hawq,
+            is_optimal=True,
+        ),
+        Method(
+            name="random",
+            summary="control: layers in random order get the widest that still fits",
+            decides="once",
+            decide=_random,
+        ),
+        Method(
+            name="greedy",
+            summary="control: the same, the smallest layers first",
+            decides="once",
+            decide=_greedy,
+        ),
+        Method(
+            name="reversed",
+            summary="control: the same, the least sensitive layers first",
+            decides="once",
+            decide=_reversed,
+        ),
+    )
+}

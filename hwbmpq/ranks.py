@@ -1,0 +1,71 @@
+"""The processes of a distributed run, seen from one of them; a run of one process is its own first rank."""
+
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+from torch import distributed
+
+from hwbmpq.errors import HwbmpqError
+
+Result = TypeVar("Result")
+
+
+def is_distributed() -> bool:
+    return distributed.is_available() and distributed.is_initialized()
+
+
+def rank() -> int:
+    return distributed.get_rank() if is_distributed() else 0
+
+
+def rank_count() -> int:
+    return distributed.get_world_size() if is_distributed() else 1
+
+
+def local_rank() -> int:
+    """Which of this machine's processes this is, as torchrun says."""
+    return int(os.environ.get("LOCAL_RANK", "0")) if is_distributed() else 0
+
+
+def join(use_cuda: bool) -> bool:
+    """Join the other processes that torchrun started; False if this process was started alone."""
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2 or is_distributed():
+        return is_distributed()
+    distributed.init_process_group("nccl" if use_cuda else "gloo")
+    return True
+
+
+def leave() -> None:
+    if is_distributed():
+        distributed.destroy_process_group()
+
+
+def on_first_rank(work: Callable[[], Result]) -> Result:
+    """Do ``work`` on rank 0 only; all ranks get what it returns, or raise if it raised there."""
+    if not is_distributed():
+        return work()
+    answer: list[object] = [None, None]
+    failure: HwbmpqError | None = None
+    if rank() == 0:
+        try:
+            answer = [work(), None]
+        except HwbmpqError as error:
+            failure = error
+            answer = [None, str(error)]
+    distributed.broadcast_object_list(answer, src=0)
+    if failure is not None:
+        raise failure
+    if answer[1] is not None:
+        raise HwbmpqError(f"rank 0 failed: {answer[1]}")
+    return answer[0]  # type: ignore[return-value]
+
+
+def check_equal(value: object, what: str) -> None:
+    """An error unless all ranks hold the same ``value``."""
+    if not is_distributed():
+        return
+    values: list[object] = [None] * rank_count()
+    distributed.all_gather_object(values, value)
+    if any(other != values[0] for other in values):
+        raise HwbmpqError(f"the ranks do not agree on {what}", hint="resume from the last checkpoint")

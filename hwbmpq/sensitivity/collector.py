@@ -1,0 +1,122 @@
+"""Bit gradients gathered while a network trains, at next to no cost."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, distributed, nn
+
+from hwbmpq.quant import quantized_layers
+from hwbmpq.quant.layers import QuantizedLayer
+from hwbmpq.sensitivity.enbg import bit_gradient_norm
+
+
+class BitGradientCollector:
+    """NBG of every layer, averaged over the steps of an epoch.
+
+    Call ``add_step`` once per optimizer step, when the gradients are complete. All sums stay on the network's
+    device: nothing waits for it before ``close_epoch``. A step with an infinite or NaN gradient does not
+    count; a gradient scaler skips it as well.
+    """
+
+    def __init__(self, model: nn.Module, widest: Mapping[str, int]) -> None:
+        layers = dict(quantized_layers(model))
+        self._layers = {name: layers[name] for name in widest}
+        self._widest = widest
+        self._computed = {name: _ComputedWeight.watch(layer) for name, layer in self._layers.items()}
+        self._sums: Tensor | None = None
+        """Per layer NBG, then per layer the mean squared gradient, then the number of steps."""
+
+    def add_step(self, scaler: Any = None) -> None:
+        """Read the gradients. ``scaler``: a GradScaler whose ``unscale_`` was not called for this step."""
+        norms, squares = [], []
+        for name, layer in self._layers.items():
+            own = cast(Tensor, layer.weight)
+            weight, gradient = self._computed[name].take() or (own.detach(), own.grad)
+            if gradient is None:  # frozen, or not part of this loss
+                gradient = weight.new_zeros(())
+            norms.append(bit_gradient_norm(gradient, weight, self._widest[name]))
+            squares.append(torch.linalg.vector_norm(gradient, 2).square() / gradient.numel())
+        self._add(torch.stack(norms), torch.stack(squares), scaler)
+
+    @torch.no_grad()
+    def _add(self, norms: Tensor, squares: Tensor, scaler: Any) -> None:
+        if scaler is not None and scaler.is_enabled():
+            scale = scaler.scale(
+                torch.ones((), device=norms.device)
+            )  # its value without waiting for the device
+            norms, squares = norms / scale, squares / scale.square()
+        found = torch.cat([norms, squares, norms.new_ones(1)])
+        # MPS has no float64.
+        found = found.to(torch.float32 if found.device.type == "mps" else torch.float64)
+        found = torch.where(torch.isfinite(found).all(), found, torch.zeros_like(found))
+        self._sums = found if self._sums is None else self._sums.to(found.device).add_(found)
+
+    def running(self) -> dict[str, float]:
+        """Mean NBG by layer over the steps of the epoch so far; nothing before the first."""
+        return self._means()[0]
+
+    def close_epoch(self) -> tuple[dict[str, float], dict[str, float]]:
+        """NBG and mean squared gradient by layer, averaged over the epoch's steps and over ranks; starts anew."""
+        if self._sums is not None and distributed.is_available() and distributed.is_initialized():
+            # DDP has averaged the gradients already; this leaves no room for a difference in the last digit.
+            distributed.all_reduce(self._sums)
+        means = self._means()
+        self._sums = None
+        return means
+
+    def _means(self) -> tuple[dict[str, float], dict[str, float]]:
+        sums = [] if self._sums is None else self._sums.tolist()
+        if not sums or not sums[-1]:
+            return {}, {}
+        means = [total / sums[-1] for total in sums[:-1]]
+        count = len(self._layers)
+        return (
+            dict(zip(self._layers, means[:count], strict=True)),
+            dict(zip(self._layers, means[count:], strict=True)),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"layers": list(self._layers), "sums": None if self._sums is None else self._sums.cpu().clone()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._sums = None if state["sums"] is None else state["sums"].clone()
+
+
+class _ComputedWeight:
+    """The weight that enters a layer's quantizer and its gradient, where that is not the parameter itself."""
+
+    def __init__(self) -> None:
+        self._weight: Tensor | None = None
+        self._gradient: Tensor | None = None
+
+    @classmethod
+    def watch(cls, layer: QuantizedLayer) -> "_ComputedWeight":
+        watch = cls()
+        layer.weight_watch = watch.see
+        return watch
+
+    def see(self, weight: Tensor) -> None:
+        if weight.requires_grad and not torch.compiler.is_compiling():
+            self._weight = weight.detach()
+            weight.register_hook(self._add)  # type: ignore[no-untyped-call]
+
+    def _add(self, gradient: Tensor) -> None:
+        self._gradient = gradient.detach() if self._gradient is None else self._gradient + gradient.detach()
+
+    def take(self) -> tuple[Tensor, Tensor] | None:
+        """What came since the last call, averaged over ranks: DDP averages gradients of parameters only."""
+        weight, gradient, self._gradient = self._weight, self._gradient, None
+        if weight is None or gradient is None:
+            return None
+        if distributed.is_available() and distributed.is_initialized():
+            gradient = gradient.clone()
+            distributed.all_reduce(gradient)
+            gradient /= distributed.get_world_size()
+        return weight, gradient
+
+
+def mean_over_epochs(epochs: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """ENBG: the mean of the epochs' NBGs; epochs without a step that counts are left out."""
+    seen = [epoch for epoch in epochs if epoch]
+    return {name: sum(epoch[name] for epoch in seen) / len(seen) for name in seen[0]} if seen else {}

@@ -1,0 +1,64 @@
+"""What the training loop works with, and whom it tells."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from hwbmpq.training.trainer import Trainer
+
+
+class Allocator(Protocol):
+    """What the loop asks of a ``BitAllocator``."""
+
+    bits: dict[str, Any]
+
+    @property
+    def is_settled(self) -> bool: ...
+    def step(self, scaler: Any = None) -> None: ...
+    def epoch_end(self) -> Any: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+@dataclass
+class Progress:
+    """Where a run stands."""
+
+    epoch: int = 0
+    """Epochs that have ended."""
+    batch: int = 0
+    """Batches of the running epoch that are done."""
+    loss_sum: float = 0.0
+    images: int = 0
+    correct: int = 0
+    best_accuracy: float = -1.0
+    best_epoch: int = 0
+    float_accuracy: float | None = None
+    """Of the weights that the run began with, before quantization, if they were given."""
+    records: list[dict[str, Any]] = field(default_factory=list)
+    """One for each epoch that has ended."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepReport:
+    """What a hook is told after an optimizer step."""
+
+    epoch: int
+    """Counted from 1."""
+    step: int
+    steps: int
+    """In an epoch."""
+    loss: float
+    """Mean over the epoch so far."""
+    accuracy: float
+    """On the training images of the epoch so far, augmented."""
+    learning_rate: float
+
+
+class TrainingHook:
+    """Told what happens; on rank 0 only."""
+
+    def on_start(self, trainer: "Trainer") -> None: ...
+    def after_step(self, report: StepReport) -> None: ...
+    def after_epoch(self, record: Mapping[str, Any], decision: Any) -> None: ...

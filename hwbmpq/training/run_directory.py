@@ -1,0 +1,232 @@
+"""The folder that a run leaves behind; each file in it is whole at any moment, or not there yet."""
+
+import io
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hwbmpq.errors import HwbmpqError
+from hwbmpq.training.settings import RunSettings, read_settings, resolve_settings, settings_yaml
+
+FORMAT = "hwbmpq-checkpoint/1"
+_CONFIG, _ALLOCATION, _HISTORY = "config.yaml", "allocation.json", "history.jsonl"
+_LAST, _PREVIOUS, _BEST = "checkpoint.pt", "checkpoint.previous.pt", "best.pt"
+_OURS = (_CONFIG, _ALLOCATION, _HISTORY, _LAST, _PREVIOUS, _BEST)
+_FOLDERS = ("baseline", "tensorboard")
+_UNFINISHED = ".unfinished"
+
+
+class CheckpointError(HwbmpqError):
+    """A checkpoint that cannot be used."""
+
+
+class RunDirectory:
+    """Reads and writes the files of one run."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def check_free(self, *, overwrite: bool = False) -> "RunDirectory":
+        """An error if the folder holds anything; with ``overwrite``, anything but a run."""
+        if self.path.exists() and not self.path.is_dir():
+            raise HwbmpqError(f"{self.path} is a file, not a folder for a run")
+        if self._entries():
+            self._refuse(overwrite)
+        return self
+
+    def create(self, *, overwrite: bool = False) -> "RunDirectory":
+        """Make the folder. One that holds a run is refused, or emptied of it with ``overwrite``."""
+        self.check_free(overwrite=overwrite)
+        self._clear()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / _UNFINISHED).touch()
+            (self.path / _UNFINISHED).unlink()
+        except OSError as error:
+            raise HwbmpqError(
+                f"{self.path}: cannot be written to: {error.strerror or error}", hint="choose another --run"
+            ) from error
+        return self
+
+    def _entries(self) -> list[Path]:
+        """What is in the folder, but for files that were never finished."""
+        if not self.path.is_dir():
+            return []
+        return [entry for entry in self.path.iterdir() if not entry.name.endswith(_UNFINISHED)]
+
+    def _refuse(self, overwrite: bool) -> None:
+        is_run = (self.path / _CONFIG).exists()
+        if not overwrite:
+            raise HwbmpqError(
+                f"{self.path} holds {'a run' if is_run else 'files'} already",
+                hint=f"--resume {self.path} continues it, --overwrite starts it anew, --run names another folder"
+                if is_run
+                else "name another folder with --run",
+            )
+        if not is_run:
+            foreign = sorted(entry.name for entry in self._entries())
+            raise HwbmpqError(
+                f"{self.path} is no run of hwbmpq: nothing in it is overwritten",
+                hint=f"it holds {', '.join(foreign[:3])}",
+            )
+
+    def _clear(self) -> None:
+        """Take away what belongs to a run, and nothing else."""
+        for entry in self.path.iterdir() if self.path.is_dir() else ():
+            if entry.is_file() and entry.name.removesuffix(_UNFINISHED) in _OURS:
+                entry.unlink()
+            elif entry.name in _FOLDERS and entry.is_dir():
+                shutil.rmtree(entry)
+
+    def discard(self) -> None:
+        """Take a folder back that has nothing but its settings: the run never began."""
+        if [entry.name for entry in self._entries()] == [_CONFIG]:
+            self._clear()
+            self.path.rmdir()
+
+    def open(self) -> "RunDirectory":
+        """An existing run."""
+        if not (self.path / _CONFIG).is_file():
+            what = "is no run of hwbmpq: it has no config.yaml" if self.path.is_dir() else "does not exist"
+            raise HwbmpqError(f"{self.path} {what}", hint="give the folder that hwbmpq compress wrote")
+        return self
+
+    # settings
+
+    def save_settings(self, settings: RunSettings, facts: Mapping[str, Any]) -> None:
+        header = "".join(f"# {name}: {value}\n" for name, value in facts.items())
+        self._write(_CONFIG, settings_yaml(settings, header).encode())
+
+    def load_settings(self) -> RunSettings:
+        return resolve_settings(read_settings(self.path / _CONFIG))
+
+    # what people and programs read
+
+    def save_allocation(self, content: Mapping[str, Any]) -> None:
+        self._write(_ALLOCATION, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+
+    def load_allocation(self) -> dict[str, Any]:
+        try:
+            content: dict[str, Any] = json.loads((self.path / _ALLOCATION).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise HwbmpqError(f"{self.path / _ALLOCATION}: cannot be read: {error}") from error
+        return content
+
+    def save_history(self, records: Iterable[Mapping[str, Any]]) -> None:
+        lines = (json.dumps(record, allow_nan=False) + "\n" for record in records)
+        self._write(_HISTORY, "".join(lines).encode())
+
+    # checkpoints
+
+    def save_checkpoint(self, content: Mapping[str, Any]) -> None:
+        """Keep the state of a run; the one before stays beside it."""
+        data = _packed(content)
+        temporary = self._write_unfinished(_LAST, data)
+        if (self.path / _LAST).exists():
+            (self.path / _LAST).replace(self.path / _PREVIOUS)
+        self._finish(temporary, _LAST)
+
+    def save_best(self, content: Mapping[str, Any]) -> None:
+        self._write(_BEST, _packed(content))
+
+    @property
+    def has_checkpoint(self) -> bool:
+        return any((self.path / name).exists() for name in (_LAST, _PREVIOUS))
+
+    def load_checkpoint(self, *, best: bool = False) -> tuple[dict[str, Any], str]:
+        """The newest state that is whole, and what was wrong with a newer one ("" if nothing)."""
+        problems: list[str] = []
+        for name in [_BEST] if best else [_LAST, _PREVIOUS]:
+            path = self.path / name
+            if not path.exists():
+                continue
+            try:
+                return _unpacked(path), "; ".join(problems)
+            except CheckpointError as error:
+                problems.append(str(error))
+        if problems:
+            raise CheckpointError(
+                "; ".join(problems), hint="there is no older state that is whole: start the run anew"
+            )
+        raise CheckpointError(
+            f"{self.path} has no {'best state' if best else 'checkpoint'} yet",
+            hint=f"hwbmpq compress --resume {self.path} goes on with it",
+        )
+
+    # writing
+
+    def _write(self, name: str, data: bytes) -> None:
+        self._finish(self._write_unfinished(name, data), name)
+
+    def _write_unfinished(self, name: str, data: bytes) -> Path:
+        temporary = self.path / f"{name}{_UNFINISHED}"
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise HwbmpqError(
+                f"{self.path / name} cannot be written: {error.strerror or error}; what was there before is untouched",
+                hint=f"make room, then continue with --resume {self.path}",
+            ) from error
+        return temporary
+
+    def _finish(self, temporary: Path, name: str) -> None:
+        temporary.replace(self.path / name)
+        if os.name == "posix":  # the new name must survive a power failure as well
+            folder = os.open(self.path, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+
+def _packed(content: Mapping[str, Any]) -> bytes:
+    """A torch archive whose comment is the checksum of all of it.
+
+    Torch's reader does not notice every flipped bit: some make it hand out memory that nobody wrote to.
+    """
+    # In memory first: torch's own writer reports a full disk as an internal error.
+    buffer = io.BytesIO()
+    torch.save({"format": FORMAT, **content}, buffer)
+    archive = buffer.getvalue()
+    assert archive.endswith(_NO_COMMENT), "an archive of torch's has no comment"
+    comment = _checksum(archive)
+    return archive[: -len(_NO_COMMENT)] + len(comment).to_bytes(2, "little") + comment
+
+
+_NO_COMMENT = b"\0\0"  # a zip archive ends with the length of its comment, and the comment
+_MARK = b"hwbmpq blake2b "
+_COMMENT_BYTES = len(_MARK) + 64
+
+
+def _checksum(archive: bytes) -> bytes:
+    return _MARK + blake2b(archive, digest_size=32).hexdigest().encode()
+
+
+def _unpacked(path: Path) -> dict[str, Any]:
+    """Read a checkpoint without running any code from it."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    archive, comment = data[: -_COMMENT_BYTES - 2] + _NO_COMMENT, data[-_COMMENT_BYTES:]
+    if not comment.startswith(_MARK):
+        raise CheckpointError(f"{path} is cut short, or no checkpoint of hwbmpq")
+    if comment != _checksum(archive):
+        raise CheckpointError(f"{path} is damaged: its checksum is wrong")
+    try:
+        content: dict[str, Any] = torch.load(io.BytesIO(archive), map_location="cpu", weights_only=True)
+    except Exception as error:  # whoever wrote it, it was not hwbmpq; torch raises many types
+        raise CheckpointError(f"{path} is no checkpoint of hwbmpq ({type(error).__name__})") from error
+    if content.get("format") != FORMAT:
+        raise CheckpointError(f"{path} is of another version of hwbmpq ({content.get('format')})")
+    return content

@@ -1,0 +1,148 @@
+"""Everything that a run is made of: given by flags or a file, completed by the data set's recipe."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from hwbmpq.errors import HwbmpqError
+from hwbmpq.training.recipes import recipe_for
+
+
+class RunSettings(BaseModel):
+    """All that is needed to repeat a run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    # network
+    model: str
+    input: str | None = None
+    num_classes: int | None = Field(default=None, ge=1)
+    pretrained: bool = False
+    weights: str | None = None
+    tie: Literal["input", "sibling", "none"] = "input"
+    # device
+    target: str
+    budgets: dict[str, str | float] = {}
+    bits: tuple[int, ...] | None = None
+    activation_bits: Literal["auto", "same", "widest", "float"] | int = "auto"
+    per_channel: bool = False
+    # method
+    method: str = "bmpq"
+    objective: Literal["linear", "error", "hawq"] = "linear"
+    solver: Literal["auto", "highs", "glpk"] = "auto"
+    sensitivity: str = "enbg"
+    """For runs without training; a run that trains learns ENBG."""
+    # data
+    data: str = "digits"
+    data_root: str | None = None
+    train_images: int | None = Field(default=None, ge=1)
+    test_images: int | None = Field(default=None, ge=1)
+    calibration_images: int = Field(default=512, ge=1)
+    """For runs without training."""
+    augment: Literal["none", "crop", "flip-crop"] | None = None
+    # schedule
+    epochs: int = Field(ge=0)
+    warmup_epochs: int | None = Field(default=None, ge=1)
+    interval_epochs: int | None = Field(default=None, ge=1)
+    decide_after: tuple[int, ...] | None = None
+    # optimization
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: float = Field(gt=0)
+    lr_schedule: Literal["step", "cosine", "onecycle", "constant"] = "cosine"
+    lr_decay_at: tuple[float, ...] = (0.4, 0.7)
+    """Shares of the run after which ``step`` multiplies the learning rate by ``lr_decay``."""
+    lr_decay: float = Field(default=0.1, gt=0, le=1)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    nesterov: bool = False
+    weight_decay: float = Field(default=5e-4, ge=0)
+    alpha_weight_decay: float = Field(default=5e-4, ge=0)
+    batch_size: int = Field(default=128, ge=1)
+    accumulate: int = Field(default=1, ge=1)
+    clip_norm: float | None = Field(default=None, gt=0)
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    amp: bool = False
+    seed: int = Field(default=0, ge=0)
+    # machine
+    device: str = "auto"
+    checkpoint_minutes: float = Field(default=10.0, gt=0)
+
+    @field_validator("lr_decay_at")
+    @classmethod
+    def _ascending_shares(cls, shares: tuple[float, ...]) -> tuple[float, ...]:
+        if list(shares) != sorted(shares) or not all(0 < share < 1 for share in shares):
+            raise ValueError("give ascending shares of the run between 0 and 1, such as 0.4,0.7")
+        return shares
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "RunSettings":
+        if self.method == "hpq" and (self.bits is None or len(self.bits) != 1):
+            raise ValueError("the method hpq has one width for all layers: give --bits with one number")
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov needs a momentum above 0")
+        return self
+
+
+def resolve_settings(given: Mapping[str, Any]) -> RunSettings:
+    """Complete what was given with the recipe of the data set; what was given wins.
+
+    ``None`` counts as not given.
+    """
+    said = {name: value for name, value in given.items() if value is not None}
+    unknown = [name for name in said if name not in RunSettings.model_fields]
+    if unknown:
+        close = get_close_matches(unknown[0], RunSettings.model_fields, n=1)
+        raise HwbmpqError(
+            f"there is no setting {unknown[0]!r}" + (f": did you mean {close[0]}?" if close else ""),
+            hint=f"settings are {', '.join(RunSettings.model_fields)}",
+        )
+    epochs = said.get("epochs")
+    recipe = recipe_for(
+        str(said.get("data", "digits")),
+        epochs=epochs if isinstance(epochs, int) else None,  # what else it may be is refused below
+        has_weights=bool(said.get("weights") or said.get("pretrained")),
+    )
+    if said.get("decide_after") is not None:
+        recipe = {name: value for name, value in recipe.items() if name not in _PERIODIC}
+    try:
+        return RunSettings(**{**recipe, **said})
+    except ValidationError as error:
+        raise HwbmpqError("\n".join(_problems(error))) from None
+
+
+_PERIODIC = ("warmup_epochs", "interval_epochs")
+
+
+def _problems(error: ValidationError) -> list[str]:
+    found = []
+    for problem in error.errors():
+        name = str(problem["loc"][0]) if problem["loc"] else "settings"
+        message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "missing":
+            found.append(f"{name}: is missing")
+        else:
+            given = "" if name == "settings" else f" (given: {problem['input']!r})"
+            found.append(f"{name}: {message[0].lower()}{message[1:]}{given}")
+    return list(dict.fromkeys(found))
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """What a YAML file of settings says; checked by ``resolve_settings``."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise HwbmpqError(f"{path}: cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise HwbmpqError(f"{path}: is no valid YAML: {error}") from error
+    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
+        raise HwbmpqError(f"{path}: holds no settings", hint="write lines like `epochs: 30`")
+    return content
+
+
+def settings_yaml(settings: RunSettings, header: str = "") -> str:
+    """The settings as a YAML document that ``read_settings`` reads back."""
+    content = settings.model_dump(mode="json", exclude_none=True)
+    return header + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)

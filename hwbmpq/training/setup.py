@@ -1,0 +1,76 @@
+"""What has to fit before training starts: network, images and machine."""
+
+from collections.abc import Iterator
+from itertools import islice
+
+import torch
+from torch import Tensor, nn
+
+from hwbmpq.data.batches import TrainingBatches
+from hwbmpq.data.images import ImageData, LabelledImages
+from hwbmpq.errors import HwbmpqError
+from hwbmpq.sensitivity.loss import first_tensor
+
+CALIBRATION_BATCH = 16
+"""Images in a batch of a calibration pass."""
+
+
+def find_device(name: str, local_rank: int = 0) -> torch.device:
+    """``auto``, ``cpu``, ``cuda``, ``mps``, or a device as torch spells it."""
+    found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        name = next(kind for kind, is_there in found.items() if is_there)
+    kind = name.partition(":")[0]
+    if kind not in found or not found[kind]:
+        there = ", ".join(kind for kind, is_there in found.items() if is_there)
+        raise HwbmpqError(
+            f"this machine has no device {name!r} that torch could use", hint=f"it has {there}; or use auto"
+        )
+    return torch.device(f"cuda:{local_rank}" if name == "cuda" else name)
+
+
+def place(network: nn.Module, device: torch.device, data: ImageData) -> nn.Module:
+    """Change ``network`` in place: move it to a device, its convolutions laid out channels last, which is faster."""
+    if len(data.train.input_size) == 3:
+        return network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    return network.to(device)
+
+
+def example_input(network: nn.Module, images: LabelledImages) -> Tensor:
+    """One image, where the network is."""
+    device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
+    return next(images.batches(1))[0].to(device)
+
+
+def calibration_batches(
+    images: LabelledImages, count: int, *, batch_size: int = CALIBRATION_BATCH, seed: int = 0
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """About ``count`` images in random order (stored, they may be sorted by class), in whole batches."""
+    batches = TrainingBatches(images, batch_size=min(batch_size, count), seed=seed)
+    return islice(batches.epoch(0), max(1, count // batches.images_per_step))
+
+
+def check_outputs(network: nn.Module, data: ImageData) -> None:
+    """An error unless the network has one output for each class of the images."""
+    was_training = network.training
+    network.eval()
+    try:
+        with torch.no_grad():
+            output = first_tensor(network(example_input(network, data.train)))
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+        size = "x".join(map(str, data.train.input_size))
+        raise HwbmpqError(
+            f"the network cannot take images of {size}: {error}",
+            hint="give a size that it takes with --input",
+        ) from error
+    finally:
+        network.train(was_training)
+    if output is None or output.dim() != 2:
+        raise HwbmpqError(
+            "the network returns no scores, one per image and class: only classifiers are trained"
+        )
+    if output.shape[1] != data.classes:
+        raise HwbmpqError(
+            f"the network has {output.shape[1]} outputs, but {data.name} has {data.classes} classes",
+            hint=f"build the network with {data.classes} classes (--num-classes {data.classes})",
+        )

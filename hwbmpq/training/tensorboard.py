@@ -1,0 +1,46 @@
+"""Curves for TensorBoard, where it is installed."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hwbmpq.errors import HwbmpqError
+from hwbmpq.training.hooks import StepReport, TrainingHook
+
+if TYPE_CHECKING:
+    from hwbmpq.training.trainer import Trainer
+
+_CURVES = ("loss", "train_accuracy", "test_accuracy", "test_loss", "learning_rate")
+
+
+class TensorBoardHook(TrainingHook):
+    """Writes losses, accuracies, ENBG and widths into the folder ``tensorboard`` of a run."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter  # an optional extra
+        except ImportError as error:
+            raise HwbmpqError("TensorBoard is not installed", hint="pip install tensorboard") from error
+        self._writer: Any = SummaryWriter(str(folder / "tensorboard"))
+
+    def __enter__(self) -> "TensorBoardHook":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._writer.close()
+
+    def on_start(self, trainer: "Trainer") -> None:
+        """Nothing to write yet."""
+
+    def after_step(self, report: StepReport) -> None:
+        done = (report.epoch - 1) * report.steps + report.step
+        self._writer.add_scalar("step/loss", report.loss, done)
+
+    def after_epoch(self, record: Mapping[str, Any], decision: Any) -> None:
+        for name in _CURVES:
+            self._writer.add_scalar(f"epoch/{name}", record[name], record["epoch"])
+        for layer, text in record["bits"].items():
+            width = int(text.removeprefix("W").partition("A")[0])
+            self._writer.add_scalar(f"weight_bits/{layer}", width, record["epoch"])
+        for layer, score in ({} if decision is None else decision.sensitivities).items():
+            self._writer.add_scalar(f"enbg/{layer}", score, record["epoch"])

@@ -1,0 +1,263 @@
+"""The training loop: an ordinary one, with an allocator in it."""
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from hwbmpq import ranks
+from hwbmpq.data.batches import Batches
+from hwbmpq.errors import NonFiniteError, RunStoppedError
+from hwbmpq.quant import parameter_groups
+from hwbmpq.sensitivity.loss import first_tensor
+from hwbmpq.training.evaluation import Evaluation
+from hwbmpq.training.hooks import Allocator, Progress, StepReport, TrainingHook
+from hwbmpq.training.learning_rate import learning_rate
+from hwbmpq.training.run_directory import RunDirectory
+from hwbmpq.training.settings import RunSettings
+
+_LOOK_EVERY = 50  # steps between looks at the loss on an accelerator, where each look waits for it
+
+
+class Trainer:
+    """Trains a prepared network under an allocator, and can continue after any interruption."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        allocator: Allocator,
+        settings: RunSettings,
+        batches: Batches,
+        evaluate: Callable[[nn.Module], Evaluation],
+        *,
+        run: RunDirectory | None = None,
+        hooks: Sequence[TrainingHook] = (),
+    ) -> None:
+        self.model, self.allocator, self.settings = model, allocator, settings
+        self.progress = Progress()
+        self._batches, self._evaluate = batches, evaluate
+        self._run = run
+        self._hooks = hooks if ranks.rank() == 0 else ()
+        self._device = next(model.parameters()).device
+        self._optimizer = _make_optimizer(model, settings)
+        # bfloat16, the CPU's half precision, has float32's range and needs no scaling.
+        self._scaler = torch.amp.GradScaler("cuda", enabled=settings.amp and self._device.type == "cuda")
+        self._wrapped = self._wrap()
+        self._rate = settings.lr
+        self._saved_at = time.monotonic()
+        self._stop_asked = False
+
+    def _wrap(self) -> nn.Module:
+        return DistributedDataParallel(self.model) if ranks.is_distributed() else self.model
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return max(1, len(self._batches) // self.settings.accumulate)
+
+    def ask_to_stop(self) -> None:
+        """End the run after the present step, saved; safe to call from a signal handler."""
+        self._stop_asked = True
+
+    def run(self) -> Progress:
+        """Train from where the run stands to its end."""
+        for hook in self._hooks:
+            hook.on_start(self)
+        while self.progress.epoch < self.settings.epochs:
+            self._train_epoch()
+            self._end_epoch()
+        return self.progress
+
+    def _train_epoch(self) -> None:
+        progress, size = self.progress, self.settings.accumulate
+        self.model.train()
+        batches = self._batches.epoch(progress.epoch, start=progress.batch)
+        while progress.batch + size <= self.steps_per_epoch * size:
+            group = [batch for _, batch in zip(range(size), batches, strict=False)]
+            if len(group) < size:
+                break  # a loader that is shorter than it said
+            self._step(group)
+            progress.batch += size
+            self._after_step()
+
+    def _step(self, group: list[tuple[Tensor, Tensor]]) -> None:
+        self._set_learning_rate()
+        for number, (images, labels) in enumerate(group):
+            self._backward(images, labels, is_last=number == len(group) - 1)
+        self.allocator.step(self._scaler)
+        if self.settings.clip_norm is not None:
+            self._scaler.unscale_(self._optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def _backward(self, images: Tensor, labels: Tensor, *, is_last: bool) -> None:
+        images = images.to(self._device, non_blocking=True)
+        labels = labels.to(self._device, non_blocking=True)
+        if isinstance(self._wrapped, DistributedDataParallel):
+            self._wrapped.require_backward_grad_sync = is_last
+        try:
+            with torch.autocast(self._device.type, enabled=self.settings.amp):
+                logits = first_tensor(self._wrapped(images))
+            assert logits is not None
+            loss = F.cross_entropy(logits.float(), labels, label_smoothing=self.settings.label_smoothing)
+            self._scaler.scale(loss / self.settings.accumulate).backward()  # type: ignore[no-untyped-call]
+        except NonFiniteError as error:
+            raise self._diverged(str(error)) from error
+        self._count(loss.detach(), logits.detach(), labels)
+
+    def _count(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
+        # On CPU a look costs nothing; elsewhere it would wait for the device.
+        step = self.progress.batch // self.settings.accumulate
+        if self._device.type != "cpu" and step % _LOOK_EVERY:
+            return
+        value = loss.item()
+        if value != value or value in (float("inf"), float("-inf")):
+            raise self._diverged(f"the loss is {value}")
+        self.progress.loss_sum += value * len(labels)
+        self.progress.correct += int((logits.argmax(dim=1) == labels).sum())
+        self.progress.images += len(labels)
+
+    def _diverged(self, what: str) -> NonFiniteError:
+        step = self.progress.batch // self.settings.accumulate + 1
+        kept = (
+            f"; the state after epoch {self.progress.epoch} is kept"
+            if self._run and self.progress.epoch
+            else ""
+        )
+        return NonFiniteError(
+            f"epoch {self.progress.epoch + 1}, step {step}: {what}{kept}",
+            hint="lower the learning rate (--lr), clip gradients (--clip-norm 1), or check the data",
+        )
+
+    def _set_learning_rate(self) -> None:
+        progress = self.progress
+        done = progress.epoch * self.steps_per_epoch + progress.batch // self.settings.accumulate
+        self._rate = learning_rate(self.settings, done / (self.settings.epochs * self.steps_per_epoch))
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._rate
+
+    def _after_step(self) -> None:
+        progress = self.progress
+        report = StepReport(
+            epoch=progress.epoch + 1,
+            step=progress.batch // self.settings.accumulate,
+            steps=self.steps_per_epoch,
+            loss=progress.loss_sum / max(1, progress.images),
+            accuracy=progress.correct / max(1, progress.images),
+            learning_rate=self._rate,
+        )
+        for hook in self._hooks:
+            hook.after_step(report)
+        is_last = report.step == report.steps
+        if self._stop_asked or (self._is_save_due() and not is_last):
+            self.save()
+        if self._stop_asked:
+            raise RunStoppedError(
+                f"stopped in epoch {report.epoch} after step {report.step} of {report.steps}",
+                hint="" if self._run is None else f"hwbmpq compress --resume {self._run.path}",
+            )
+
+    def _is_save_due(self) -> bool:
+        return time.monotonic() - self._saved_at > 60 * self.settings.checkpoint_minutes
+
+    def _end_epoch(self) -> None:
+        progress = self.progress
+        bits = {name: str(precision) for name, precision in self.allocator.bits.items()}
+        evaluation = ranks.on_first_rank(lambda: self._evaluate(self.model))
+        is_best = self.allocator.is_settled and evaluation.accuracy > progress.best_accuracy
+        if is_best:
+            progress.best_accuracy, progress.best_epoch = evaluation.accuracy, progress.epoch + 1
+            self._save_best()
+        decision = self.allocator.epoch_end()
+        if decision is not None:
+            self._wrapped = (
+                self._wrap()
+            )  # DDP looks once which parameters train; clipping points may begin to
+        record = {
+            "epoch": progress.epoch + 1,
+            "loss": progress.loss_sum / max(1, progress.images),
+            "train_accuracy": progress.correct / max(1, progress.images),
+            "test_accuracy": evaluation.accuracy,
+            "test_loss": evaluation.loss,
+            "learning_rate": self._rate,
+            "is_best": is_best,
+            "bits": bits,
+            "decision": None if decision is None else decision.to_dict(),
+        }
+        progress.records.append(record)
+        progress.epoch += 1
+        progress.batch = progress.images = progress.correct = 0
+        progress.loss_sum = 0.0
+        self.save()
+        for hook in self._hooks:
+            hook.after_epoch(record, decision)
+
+    # state
+
+    def save(self) -> None:
+        """Write a checkpoint of everything that the rest of the run depends on."""
+        self._saved_at = time.monotonic()
+        if self._run is None or ranks.rank() != 0:
+            return
+        self._run.save_checkpoint(self.state_dict())
+        self._run.save_history(self.progress.records)
+
+    def _save_best(self) -> None:
+        if self._run is not None and ranks.rank() == 0:
+            bits = {name: str(precision) for name, precision in self.allocator.bits.items()}
+            self._run.save_best(
+                {"model": self.model.state_dict(), "bits": bits, "epoch": self.progress.best_epoch}
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "scaler": self._scaler.state_dict(),
+            "allocator": self.allocator.state_dict(),
+            "progress": asdict(self.progress),
+            "random": _random_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Stand where the run stood when ``state`` was saved, in every bit."""
+        self.model.load_state_dict(state["model"])
+        self.allocator.load_state_dict(state["allocator"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._scaler.load_state_dict(state["scaler"])
+        self.progress = Progress(**state["progress"])
+        _set_random_state(state["random"])
+
+
+def _make_optimizer(model: nn.Module, settings: RunSettings) -> torch.optim.Optimizer:
+    groups = parameter_groups(
+        model, weight_decay=settings.weight_decay, alpha_weight_decay=settings.alpha_weight_decay
+    )
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, nesterov=settings.nesterov)
+    kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
+    return kind(groups, lr=settings.lr)
+
+
+def _random_state() -> dict[str, Any]:
+    """Of torch and Python, for dropout and the like; batches and their augmentation need none."""
+    version, numbers, gauss = random.getstate()
+    state: dict[str, Any] = {"torch": torch.get_rng_state(), "python": [version, list(numbers), gauss]}
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def _set_random_state(state: Mapping[str, Any]) -> None:
+    torch.set_rng_state(state["torch"])
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    if "cuda" in state and torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(state["cuda"])
