@@ -21,8 +21,8 @@ import torch
 import hwbmpq
 
 CASES: dict[str, dict[str, Any]] = {
-    "resnet20": {"epochs": 4, "train_images": 6_400, "lr": 0.02, "lr_schedule": "cosine"},
-    "resnet8": {"epochs": 10, "train_images": 8_000, "lr": 0.1, "lr_schedule": "cosine"},
+    "resnet20": {"epochs": 4, "train_images": 4_864, "lr": 0.02, "lr_schedule": "cosine"},
+    "resnet8": {"epochs": 10, "train_images": 5_120, "lr": 0.1, "lr_schedule": "cosine"},
 }
 METHODS: dict[str, dict[str, Any]] = {
     "float": {"method": "fp32"},
@@ -125,7 +125,10 @@ def main() -> None:
             print(f"{name}, seed {seed}: {entry['accuracy']:.2%} in {entry['seconds']} s", flush=True)
             content["runs"].append(entry)
             content["case"] = {"network": args.network, **CASES[args.network], "weights": bool(args.weights)}
-            content["machine"] = {"cpu": platform.processor() or platform.machine(), "torch": torch.__version__}
+            content["machine"] = {
+                "cpu": platform.processor() or platform.machine(),
+                "torch": torch.__version__,
+            }
             args.json.write_text(json.dumps(content, indent=1) + "\n")
     print(table(content["runs"]))
 

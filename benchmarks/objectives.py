@@ -54,7 +54,7 @@ def main() -> None:
         )
         for layer in graph
     }
-    data = hwbmpq.training.load_images(
+    data = hwbmpq.data.load_images(
         f"npz:{folder / 'cifar10.npz'}", input_size=model.input_size, count=args.images
     )
     sensitivities = {

@@ -1,7 +1,8 @@
-"""Time of one training step (forward and backward), float against W4A4.
+"""Time of one training step: float against W4A4, what collecting bit gradients adds, and what the data add.
 
-Both networks run in turn inside one process, so that a noisy machine slows both alike; the figure is the
-median of the per-round ratios.
+Everything runs in turn inside one process, so that a noisy machine slows all alike; figures are medians of the
+per-round ratios. ``enbg`` is ``BitAllocator.step`` against a whole quantized step (forward, backward, update);
+``data`` is a step whose batch is fetched, augmented and normalised first against one with a batch at hand.
 
     python benchmarks/train_step.py [--rounds 15] [--threads 2] [--json FILE]
 """
@@ -33,6 +34,62 @@ def step_seconds(network: nn.Module, images: torch.Tensor, labels: torch.Tensor)
     seconds = time.perf_counter() - start
     network.zero_grad(set_to_none=True)
     return seconds
+
+
+def measure_enbg(spec: str, size: tuple[int, ...], batch: int, rounds: int) -> dict[str, object]:
+    """How much of a training step reading the bit gradients takes."""
+    network = hwbmpq.models.load_model(spec, num_classes=10, input_size=size).network.train()
+    images, labels = torch.randn(batch, *size), torch.randint(10, (batch,))
+    allocator = hwbmpq.BitAllocator(network, images[:1], target="mpic", epochs=2)
+    optimizer = torch.optim.SGD(network.parameters(), lr=1e-4, momentum=0.9)
+    pairs = []
+    for turn in range(rounds + hwbmpq.quant.CALIBRATION_BATCHES + 1):
+        start = time.perf_counter()
+        nn.functional.cross_entropy(network(images), labels).backward()
+        before = time.perf_counter()
+        allocator.step()
+        after = time.perf_counter()
+        optimizer.step()
+        optimizer.zero_grad()
+        end = time.perf_counter()
+        if turn > hwbmpq.quant.CALIBRATION_BATCHES:  # past the initialisation of α
+            pairs.append((after - before, (end - start) - (after - before)))
+    return {
+        "model": spec,
+        "batch": batch,
+        "step_ms": round(1e3 * statistics.median(step for _, step in pairs), 2),
+        "enbg_ms": round(1e3 * statistics.median(enbg for enbg, _ in pairs), 2),
+        "share": round(statistics.median(enbg / step for enbg, step in pairs), 4),
+    }
+
+
+def measure_data(spec: str, size: tuple[int, ...], batch: int, rounds: int) -> dict[str, object]:
+    """A step with the data pipeline in front of it, against one with its batch at hand."""
+    network = hwbmpq.models.load_model(spec, num_classes=10, input_size=size).network.train()
+    graph = hwbmpq.describe(network, torch.randn(1, *size))
+    hwbmpq.quant.prepare(network, graph, precision=4)
+    data = hwbmpq.data.load_data("fake", input_size=size, train_limit=None)
+    batches = hwbmpq.data.TrainingBatches(data.train, batch_size=batch, augment="flip-crop")
+    at_hand = next(batches.epoch(0))
+    pairs, epoch, source = [], 0, iter(())
+    for turn in range(rounds + hwbmpq.quant.CALIBRATION_BATCHES + 1):
+        start = time.perf_counter()
+        fetched = next(source, None)
+        if fetched is None:
+            epoch, source = epoch + 1, batches.epoch(epoch)
+            start = time.perf_counter()
+            fetched = next(source)
+        with_data = time.perf_counter() - start + step_seconds(network, *fetched)
+        without = step_seconds(network, *at_hand)
+        if turn > hwbmpq.quant.CALIBRATION_BATCHES:
+            pairs.append((with_data, without))
+    return {
+        "model": spec,
+        "batch": batch,
+        "without_ms": round(1e3 * statistics.median(w for _, w in pairs), 2),
+        "with_ms": round(1e3 * statistics.median(w for w, _ in pairs), 2),
+        "ratio": round(statistics.median(a / b for a, b in pairs), 4),
+    }
 
 
 def measure(spec: str, size: tuple[int, ...], batch: int, rounds: int) -> dict[str, object]:
@@ -83,6 +140,18 @@ def main() -> None:
             f"{result['model']} batch {batch}: float {result['float_ms']} ms, W4A4 {result['w4a4_ms']} ms, "
             f"median ratio {result['ratio']}"
         )
+    enbg = [measure_enbg(*case, args.rounds) for case in CASES]
+    for result in enbg:
+        print(
+            f"{result['model']}: bit gradients {result['enbg_ms']} ms beside a step of {result['step_ms']} ms, "
+            f"{result['share']:.2%}"
+        )
+    data = [measure_data(*case, args.rounds) for case in CASES]
+    for result in data:
+        print(
+            f"{result['model']}: a step {result['without_ms']} ms, with its batch loaded and augmented "
+            f"{result['with_ms']} ms, ratio {result['ratio']}"
+        )
     if args.json:
         machine = {
             "cpu": platform.processor() or platform.machine(),
@@ -91,7 +160,11 @@ def main() -> None:
             "torch": torch.__version__,
         }
         args.json.write_text(
-            json.dumps({"machine": machine, "rounds": args.rounds, "results": results}, indent=2) + "\n"
+            json.dumps(
+                {"machine": machine, "rounds": args.rounds, "results": results, "enbg": enbg, "data": data},
+                indent=2,
+            )
+            + "\n"
         )
 
 

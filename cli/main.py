@@ -12,7 +12,7 @@ from rich.markup import escape
 
 import hwbmpq
 from hwbmpq.cli.commands import compress, costs, evaluate, frontier, inspect, plan, targets
-from hwbmpq.errors import HwbmpqError, RunStoppedError
+from hwbmpq.errors import HwbmpqError, OtherRankError, RunStoppedError
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -63,6 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args.run(args)
         sys.stdout.flush()
+    except OtherRankError:
+        return USER_ERROR
     except RunStoppedError as error:
         _report(error, "stopped")
         return INTERRUPTED

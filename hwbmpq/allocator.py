@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -100,7 +100,9 @@ class BitAllocator:
         if "enbg" in self.method.looks_at:
             widest = {name: precision.weight_bits for name, precision in self.question.widest.items()}
             self._collector = BitGradientCollector(model, widest)
-        self._densities = DensityMeter(model, graph) if "density" in self.method.looks_at else None
+        self._densities: DensityMeter | None = None
+        if "density" in self.method.looks_at:
+            self._densities = DensityMeter(model, graph, in_training_only=True)
         self._start()
 
     def _make_schedule(
@@ -239,10 +241,11 @@ class BitAllocator:
         if self._objective != "error" or not squares:
             return {}
         errors = {}
+        assert self._collector is not None
+        weights = self._collector.weights()
         for name, layer in quantized_layers(self.model):
             widths = [precision.weight_bits for precision in self.question.choices[name]]
-            weight = cast(Tensor, layer.weight).detach()
-            found = squared_errors(layer, weight, widths)
+            found = squared_errors(layer, weights[name], widths)
             errors[name] = {bits: 0.5 * squares[name] * error for bits, error in found.items()}
         return errors
 

@@ -51,6 +51,10 @@ class NonFiniteError(HwbmpqError):
     """Infinite or NaN values where a quantizer needs numbers."""
 
 
+class OtherRankError(HwbmpqError):
+    """The first rank of a distributed run failed, and has said why."""
+
+
 class RunStoppedError(HwbmpqError):
     """Somebody asked a training run to stop; its state is saved."""
 

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from torch import distributed
 
-from hwbmpq.errors import HwbmpqError
+from hwbmpq.errors import HwbmpqError, OtherRankError
 
 Result = TypeVar("Result")
 
@@ -57,7 +57,7 @@ def on_first_rank(work: Callable[[], Result]) -> Result:
     if failure is not None:
         raise failure
     if answer[1] is not None:
-        raise HwbmpqError(f"rank 0 failed: {answer[1]}")
+        raise OtherRankError(f"rank 0 failed: {answer[1]}")
     return answer[0]  # type: ignore[return-value]
 
 

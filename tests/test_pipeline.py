@@ -154,7 +154,7 @@ def test_labels_of_other_classes_are_replaced_by_the_network_s_own(
 ) -> None:
     graph = hwbmpq.describe(tiny_cnn, images)
     question = pipeline.ask(graph, mpic, {"memory": "60%"})
-    data = hwbmpq.training.load_images("fake", input_size=(3, 8, 8), count=16, classes=7)
+    data = hwbmpq.data.load_images("fake", input_size=(3, 8, 8), count=16, classes=7)
     tiny_cnn.train()
     before = {name: tensor.clone() for name, tensor in tiny_cnn.state_dict().items()}
     sensitivity = pipeline.measure(tiny_cnn, graph, [question.choices], data)
@@ -172,7 +172,7 @@ def test_one_sensitivity_serves_devices_with_other_widths(
         pipeline.ask(graph, mpic, {"memory": "100%"}),
         pipeline.ask(graph, hwbmpq.load_profile("gap9_ne16"), {"memory": "100%"}, bits=(2, 3, 8)),
     ]
-    data = hwbmpq.training.load_images("fake", input_size=(3, 8, 8), count=8, classes=5)
+    data = hwbmpq.data.load_images("fake", input_size=(3, 8, 8), count=8, classes=5)
     sensitivity = pipeline.measure(tiny_cnn, graph, [q.choices for q in questions], data)
     assert sorted(sensitivity.errors["3"]) == [2, 3, 4, 8]
     for question in questions:

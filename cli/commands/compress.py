@@ -59,13 +59,13 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
     add_training_options(parser)
     run = parser.add_argument_group("run")
     run.add_argument(
-        "--run",
-        dest="run_folder",
+        "--run-dir",
+        dest="run_folder",  # not --run: torchrun, before us in the line, takes that for its own --run-path
         metavar="DIR",
         help="folder for the run (default: runs/MODEL-TARGET, with a number if that exists)",
     )
     run.add_argument("--resume", metavar="RUN", help="continue a run where its last checkpoint stands")
-    run.add_argument("--overwrite", action="store_true", help="replace the run that --run names")
+    run.add_argument("--overwrite", action="store_true", help="replace the run that --run-dir names")
     run.add_argument(
         "--config", metavar="FILE", help="settings as YAML, such as a run's config.yaml; flags win"
     )
@@ -83,24 +83,29 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def run_command(args: argparse.Namespace) -> None:
-    settings, folder = _settings_and_folder(args)
+    settings = _settings(args)
     hwbmpq.ranks.join(use_cuda=hwbmpq.training.find_device(settings.device).type == "cuda")
     try:
+        # The first rank looks and names: the others would find what it has just made.
+        folder = hwbmpq.training.RunDirectory(hwbmpq.ranks.on_first_rank(lambda: _folder(args, settings)))
         _compress(args, settings, folder)
     finally:
         hwbmpq.ranks.leave()
 
 
-def _settings_and_folder(args: argparse.Namespace) -> "tuple[RunSettings, RunDirectory]":
-    training = hwbmpq.training
+def _settings(args: argparse.Namespace) -> "RunSettings":
+    if args.resume is None:
+        return settings_from(args)
+    if args.run_folder is not None or args.overwrite:
+        raise HwbmpqError("--resume names the run: leave out --run-dir and --overwrite")
+    return resumed_settings(args, hwbmpq.training.RunDirectory(args.resume).open().load_settings())
+
+
+def _folder(args: argparse.Namespace, settings: "RunSettings") -> Path:
     if args.resume is not None:
-        if args.run_folder is not None or args.overwrite:
-            raise HwbmpqError("--resume names the run: leave out --run and --overwrite")
-        folder = training.RunDirectory(args.resume).open()
-        return resumed_settings(args, folder.load_settings()), folder
-    settings = settings_from(args)
-    folder = training.RunDirectory(args.run_folder or _free_folder(settings))
-    return settings, folder.check_free(overwrite=args.overwrite)
+        return Path(args.resume)
+    folder = hwbmpq.training.RunDirectory(args.run_folder or _free_folder(settings))
+    return folder.check_free(overwrite=args.overwrite).path
 
 
 def _free_folder(settings: "RunSettings") -> Path:

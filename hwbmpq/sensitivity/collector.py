@@ -52,6 +52,13 @@ class BitGradientCollector:
         found = torch.where(torch.isfinite(found).all(), found, torch.zeros_like(found))
         self._sums = found if self._sums is None else self._sums.to(found.device).add_(found)
 
+    def weights(self) -> dict[str, Tensor]:
+        """What entered each layer's quantizer last."""
+        return {
+            name: self._computed[name].weight_or(cast(Tensor, layer.weight).detach())
+            for name, layer in self._layers.items()
+        }
+
     def running(self) -> dict[str, float]:
         """Mean NBG by layer over the steps of the epoch so far; nothing before the first."""
         return self._means()[0]
@@ -77,7 +84,10 @@ class BitGradientCollector:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        return {"layers": list(self._layers), "sums": None if self._sums is None else self._sums.cpu().clone()}
+        return {
+            "layers": list(self._layers),
+            "sums": None if self._sums is None else self._sums.cpu().clone(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._sums = None if state["sums"] is None else state["sums"].clone()
@@ -103,6 +113,9 @@ class _ComputedWeight:
 
     def _add(self, gradient: Tensor) -> None:
         self._gradient = gradient.detach() if self._gradient is None else self._gradient + gradient.detach()
+
+    def weight_or(self, parameter: Tensor) -> Tensor:
+        return parameter if self._weight is None else self._weight
 
     def take(self) -> tuple[Tensor, Tensor] | None:
         """What came since the last call, averaged over ranks: DDP averages gradients of parameters only."""

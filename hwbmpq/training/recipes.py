@@ -18,7 +18,7 @@ _PAPER = {
 _ELSEWHERE: dict[str, Any] = {"epochs": 30, "lr": 0.05, "batch_size": 128}
 _BY_DATA: dict[str, dict[str, Any]] = {
     # 1,437 images: small batches, or there are too few steps.
-    "digits": {"epochs": 20, "batch_size": 32, "lr": 0.02},
+    "digits": {"epochs": 20, "batch_size": 64, "lr": 0.05},
     "fake": {"epochs": 4},
 }
 _WITHOUT_TRAINING = {"per_channel": True, "objective": "error", "activation_bits": "auto"}

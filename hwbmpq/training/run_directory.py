@@ -50,7 +50,7 @@ class RunDirectory:
             (self.path / _UNFINISHED).unlink()
         except OSError as error:
             raise HwbmpqError(
-                f"{self.path}: cannot be written to: {error.strerror or error}", hint="choose another --run"
+                f"{self.path}: cannot be written to: {error.strerror or error}", hint="choose another --run-dir"
             ) from error
         return self
 
@@ -65,9 +65,9 @@ class RunDirectory:
         if not overwrite:
             raise HwbmpqError(
                 f"{self.path} holds {'a run' if is_run else 'files'} already",
-                hint=f"--resume {self.path} continues it, --overwrite starts it anew, --run names another folder"
+                hint=f"--resume {self.path} continues it, --overwrite starts it anew, --run-dir names another folder"
                 if is_run
-                else "name another folder with --run",
+                else "name another folder with --run-dir",
             )
         if not is_run:
             foreign = sorted(entry.name for entry in self._entries())

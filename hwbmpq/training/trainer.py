@@ -1,5 +1,6 @@
 """The training loop: an ordinary one, with an allocator in it."""
 
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hwbmpq import ranks
 from hwbmpq.data.batches import Batches
-from hwbmpq.errors import NonFiniteError, RunStoppedError
+from hwbmpq.errors import HwbmpqError, NonFiniteError, RunStoppedError
 from hwbmpq.quant import parameter_groups
 from hwbmpq.sensitivity.loss import first_tensor
 from hwbmpq.training.evaluation import Evaluation
@@ -39,6 +40,11 @@ class Trainer:
         run: RunDirectory | None = None,
         hooks: Sequence[TrainingHook] = (),
     ) -> None:
+        if len(batches) < settings.accumulate:
+            raise HwbmpqError(
+                f"an epoch of {len(batches)} batches is shorter than one step, which accumulates {settings.accumulate}",
+                hint="lower --accumulate or --batch-size",
+            )
         self.model, self.allocator, self.settings = model, allocator, settings
         self.progress = Progress()
         self._batches, self._evaluate = batches, evaluate
@@ -49,16 +55,16 @@ class Trainer:
         # bfloat16, the CPU's half precision, has float32's range and needs no scaling.
         self._scaler = torch.amp.GradScaler("cuda", enabled=settings.amp and self._device.type == "cuda")
         self._wrapped = self._wrap()
-        self._rate = settings.lr
         self._saved_at = time.monotonic()
         self._stop_asked = False
 
     def _wrap(self) -> nn.Module:
+        """Anew whenever widths change: DDP looks once which parameters train, and clipping points may begin to."""
         return DistributedDataParallel(self.model) if ranks.is_distributed() else self.model
 
     @property
     def steps_per_epoch(self) -> int:
-        return max(1, len(self._batches) // self.settings.accumulate)
+        return len(self._batches) // self.settings.accumulate
 
     def ask_to_stop(self) -> None:
         """End the run after the present step, saved; safe to call from a signal handler."""
@@ -118,14 +124,14 @@ class Trainer:
         if self._device.type != "cpu" and step % _LOOK_EVERY:
             return
         value = loss.item()
-        if value != value or value in (float("inf"), float("-inf")):
+        if not math.isfinite(value):
             raise self._diverged(f"the loss is {value}")
         self.progress.loss_sum += value * len(labels)
         self.progress.correct += int((logits.argmax(dim=1) == labels).sum())
         self.progress.images += len(labels)
 
     def _diverged(self, what: str) -> NonFiniteError:
-        step = self.progress.batch // self.settings.accumulate + 1
+        step = min(self.progress.batch // self.settings.accumulate + 1, self.steps_per_epoch)
         kept = (
             f"; the state after epoch {self.progress.epoch} is kept"
             if self._run and self.progress.epoch
@@ -139,9 +145,11 @@ class Trainer:
     def _set_learning_rate(self) -> None:
         progress = self.progress
         done = progress.epoch * self.steps_per_epoch + progress.batch // self.settings.accumulate
-        self._rate = learning_rate(self.settings, done / (self.settings.epochs * self.steps_per_epoch))
+        self.progress.learning_rate = learning_rate(
+            self.settings, done / (self.settings.epochs * self.steps_per_epoch)
+        )
         for group in self._optimizer.param_groups:
-            group["lr"] = self._rate
+            group["lr"] = self.progress.learning_rate
 
     def _after_step(self) -> None:
         progress = self.progress
@@ -151,7 +159,7 @@ class Trainer:
             steps=self.steps_per_epoch,
             loss=progress.loss_sum / max(1, progress.images),
             accuracy=progress.correct / max(1, progress.images),
-            learning_rate=self._rate,
+            learning_rate=self.progress.learning_rate,
         )
         for hook in self._hooks:
             hook.after_step(report)
@@ -170,7 +178,7 @@ class Trainer:
     def _end_epoch(self) -> None:
         progress = self.progress
         bits = {name: str(precision) for name, precision in self.allocator.bits.items()}
-        evaluation = ranks.on_first_rank(lambda: self._evaluate(self.model))
+        evaluation = ranks.on_first_rank(self._checked_evaluation)
         is_best = self.allocator.is_settled and evaluation.accuracy > progress.best_accuracy
         if is_best:
             progress.best_accuracy, progress.best_epoch = evaluation.accuracy, progress.epoch + 1
@@ -186,7 +194,7 @@ class Trainer:
             "train_accuracy": progress.correct / max(1, progress.images),
             "test_accuracy": evaluation.accuracy,
             "test_loss": evaluation.loss,
-            "learning_rate": self._rate,
+            "learning_rate": self.progress.learning_rate,
             "is_best": is_best,
             "bits": bits,
             "decision": None if decision is None else decision.to_dict(),
@@ -198,6 +206,15 @@ class Trainer:
         self.save()
         for hook in self._hooks:
             hook.after_epoch(record, decision)
+
+    def _checked_evaluation(self) -> Evaluation:
+        try:
+            found = self._evaluate(self.model)
+        except NonFiniteError as error:
+            raise self._diverged(str(error)) from error
+        if not math.isfinite(found.loss):
+            raise self._diverged(f"the loss on the test images is {found.loss}")
+        return found
 
     # state
 
@@ -233,6 +250,7 @@ class Trainer:
         self._optimizer.load_state_dict(state["optimizer"])
         self._scaler.load_state_dict(state["scaler"])
         self.progress = Progress(**state["progress"])
+        self._wrapped = self._wrap()
         _set_random_state(state["random"])
 
 
