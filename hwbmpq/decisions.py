@@ -61,6 +61,7 @@ class Decision:
                     layer: {str(bits): error for bits, error in errors.items()}
                     for layer, errors in self.decided_by.errors.items()
                 },
+                "remarks": list(self.decided_by.remarks),
             },
             "objective": self.objective,
             "before": {layer: str(precision) for layer, precision in self.before.items()},
@@ -100,7 +101,9 @@ def _sensitivity(content: Mapping[str, Any]) -> Sensitivity:
         layer: {int(bits): error for bits, error in by_bits.items()}
         for layer, by_bits in content["errors"].items()
     }
-    return Sensitivity(method=content["method"], scores=content["scores"], errors=errors)
+    return Sensitivity(
+        method=content["method"], scores=content["scores"], errors=errors, remarks=tuple(content["remarks"])
+    )
 
 
 def find_moves(

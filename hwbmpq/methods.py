@@ -129,6 +129,12 @@ def _ad(situation: Situation) -> Outcome:
 
 
 def _hpq(situation: Situation) -> Outcome:
+    widths = situation.question.costs.widths
+    if len(widths) > 1:
+        raise HwbmpqError(
+            f"the method hpq has one width for all layers, not {', '.join(map(str, widths))}",
+            hint="give bits with one number",
+        )
     nothing = Sensitivity(method="none", scores=dict.fromkeys(situation.question.choices, 0.0))
     return Outcome(
         allocation=_given(situation.question, situation.question.widest, "hpq"), sensitivity=nothing

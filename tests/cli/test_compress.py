@@ -1,0 +1,294 @@
+"""``hwbmpq compress`` and ``hwbmpq evaluate`` as they are typed."""
+
+import json
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+import hwbmpq
+from hwbmpq.cli.main import main
+from hwbmpq.cli.run_building import load_network
+from hwbmpq.cli.training_progress import TrainingProgress
+
+SMALL = ["--model", "hwbmpq:resnet8", "--target", "mpic", "--data", "fake", "--train-images", "64"]
+SHORT = [*SMALL, "--test-images", "32", "--batch-size", "16", "--epochs", "3"]
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Type a command in an empty folder: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def typed(*words: str) -> tuple[int, str, str]:
+        try:
+            code = main(list(words))
+        except SystemExit as error:
+            code = int(error.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return typed
+
+
+def weights_of(folder: str) -> dict[str, torch.Tensor]:
+    state = hwbmpq.training.RunDirectory(folder).load_checkpoint()[0]["model"]
+    return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+
+
+def history_of(folder: str) -> list[str]:
+    """Its lines, without the time that the solver took."""
+    return re.sub(r'"seconds": [^}]*', "", Path(folder, "history.jsonl").read_text()).splitlines()
+
+
+def assert_same_weights(one: str, other: str) -> None:
+    first, second = weights_of(one), weights_of(other)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_run_leaves_its_folder_and_evaluates_to_what_it_reported(run: Run) -> None:
+    code, out, err = run("compress", *SHORT, "--budget", "memory=24KiB", "--run-dir", "one")
+    assert code == 0, err
+    assert "test accuracy" in out
+    assert "warm-up of 1 epoch; widths are decided after epoch 1, 2" in err
+    assert "epoch 3/3" in err
+    assert sorted(path.name for path in Path("one").iterdir()) == [
+        "allocation.json",
+        "best.pt",
+        "checkpoint.previous.pt",
+        "checkpoint.pt",
+        "config.yaml",
+        "history.jsonl",
+    ]
+    result = json.loads(Path("one/allocation.json").read_text())
+    assert result["allocation"]["costs"]["memory"] <= result["allocation"]["budgets"]["memory"] == 24 * 8192
+    history = [json.loads(line) for line in Path("one/history.jsonl").read_text().splitlines()]
+    assert [record["epoch"] for record in history] == [1, 2, 3]
+    assert [record["decision"] is not None for record in history] == [True, True, False]
+    code, out, err = run("evaluate", "one", "--json")
+    assert json.loads(out)["test_accuracy"] == result["test_accuracy"] == history[-1]["test_accuracy"]
+    assert run("evaluate", "one", "--best")[0] == 0
+
+
+def test_the_configuration_of_a_run_repeats_it(run: Run) -> None:
+    run("compress", *SHORT, "--seed", "3", "--lr", "0.03", "--run-dir", "one")
+    config = yaml.safe_load(Path("one/config.yaml").read_text())
+    assert (config["seed"], config["lr"], config["warmup_epochs"], config["epochs"]) == (3, 0.03, 1, 3)
+    assert run("compress", "--config", "one/config.yaml", "--run-dir", "two")[0] == 0
+    assert_same_weights("one", "two")
+    assert run("compress", "--config", "one/config.yaml", "--seed", "4", "--run-dir", "three")[0] == 0
+    assert yaml.safe_load(Path("three/config.yaml").read_text())["seed"] == 4  # flags win
+
+
+def test_json_is_all_that_stdout_gets(run: Run) -> None:
+    code, out, _ = run("compress", *SHORT, "--json", "--run-dir", "one")
+    result = json.loads(out)
+    assert code == 0
+    assert result["run"] == "one"
+    assert result["allocation"]["optimal"]
+    assert len(result["layers"]) == 8
+
+
+def test_quiet_says_only_the_result(run: Run) -> None:
+    _, out, err = run("compress", *SHORT, "-q", "--run-dir", "one")
+    assert err == ""
+    assert out.splitlines()[0].startswith("test accuracy ")
+    assert out.splitlines()[-1] == "run: one"
+
+
+def test_verbose_says_why_layers_moved(run: Run) -> None:
+    _, _, err = run("compress", *SHORT, "-v", "--run-dir", "one")
+    assert "% of the sensitivity for 50.0% of the weights" in err
+
+
+def test_an_existing_run_is_refused_or_overwritten(run: Run) -> None:
+    run("compress", *SHORT, "--run-dir", "one")
+    code, _, err = run("compress", *SHORT, "--run-dir", "one")
+    assert code == 2
+    assert "one holds a run already" in err
+    assert "--resume one" in err
+    assert "--overwrite" in err
+    assert run("compress", *SHORT, "--overwrite", "--run-dir", "one")[0] == 0
+
+
+def test_runs_without_a_name_get_one_that_is_free(run: Run) -> None:
+    assert "run: runs/resnet8-mpic\n" in run("compress", *SHORT, "-q")[1]
+    assert "run: runs/resnet8-mpic-2\n" in run("compress", *SHORT, "-q")[1]
+
+
+def test_infeasible_budgets_are_found_before_training(run: Run) -> None:
+    code, _, err = run("compress", *SHORT, "--budget", "memory=5KiB", "--run-dir", "one")
+    assert code == 2
+    assert "the budgets cannot be met" in err
+    assert "--budget memory=19.05KiB" in err
+    assert "epoch 1" not in err
+    assert not Path("one").exists()
+
+
+def test_ctrl_c_saves_and_the_resumed_run_ends_in_the_same_weights(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("compress", *SHORT, "--run-dir", "whole")
+    steps: list[int] = []
+    with monkeypatch.context() as patch:
+
+        def interrupt(self: TrainingProgress, report: object) -> None:
+            steps.append(1)
+            if len(steps) == 6:  # in the second epoch of four steps each
+                signal.raise_signal(signal.SIGINT)
+
+        patch.setattr(TrainingProgress, "after_step", interrupt)
+        code, _, err = run("compress", *SHORT, "--run-dir", "cut")
+    assert code == 130
+    assert "stopped: stopped in epoch 2 after step 2 of 4" in err
+    assert "hwbmpq compress --resume cut" in err
+    code, _, err = run("compress", "--resume", "cut")
+    assert code == 0, err
+    assert_same_weights("whole", "cut")
+    assert history_of("whole") == history_of("cut")
+
+
+def test_a_resumed_run_keeps_its_settings(run: Run) -> None:
+    run("compress", *SHORT, "--run-dir", "one")
+    code, _, err = run("compress", "--resume", "one", "--epochs", "5")
+    assert code == 2
+    assert "leave out --epochs" in err
+    assert run("compress", "--resume", "one", "--device", "cpu", "-q")[0] == 0
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_over(run: Run) -> None:
+    run("compress", *SHORT, "--run-dir", "one")
+    run("compress", *SHORT, "--run-dir", "two")
+    for name in ("checkpoint.pt", "checkpoint.previous.pt", "best.pt", "history.jsonl", "allocation.json"):
+        Path("two", name).unlink()
+    code, _, err = run("compress", "--resume", "two")
+    assert code == 0
+    assert "two has no checkpoint yet" in err
+    assert_same_weights("one", "two")
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(run: Run) -> None:
+    run("compress", *SHORT, "--run-dir", "one")
+    run("compress", *SHORT, "--run-dir", "two")
+    data = Path("two/checkpoint.pt").read_bytes()
+    Path("two/checkpoint.pt").write_bytes(data[: len(data) // 2])
+    code, _, err = run("compress", "--resume", "two")
+    assert code == 0
+    assert "two/checkpoint.pt is cut short" in err
+    assert "the state before is used" in err
+    assert_same_weights("one", "two")
+
+
+def test_a_foreign_checkpoint_is_an_error_that_says_so(run: Run) -> None:
+    run("compress", *SHORT, "--run-dir", "one")
+    for name in ("checkpoint.pt", "checkpoint.previous.pt"):
+        torch.save({"model": {}}, f"one/{name}")
+    code, _, err = run("evaluate", "one")
+    assert code == 2
+    assert "no checkpoint of hwbmpq" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--data", "cifar10", "--data-root", "nowhere"], "nowhere/cifar-10-batches-py"),
+        (["--data", "cifar10", "--data-root", "nowhere"], "--download"),
+        (["--data", "folder:photos"], "photos"),
+        (["--num-classes", "7"], "7 outputs, but fake has 10 classes"),
+        (["--epochs", "1"], "the budget would never be enforced"),
+        (["--method", "hpq"], "one width for all layers"),
+        (["--device", "tpu"], "no device 'tpu'"),
+        (["--config", "no.yaml"], "no.yaml"),
+        (["--lr", "-1"], "lr: input should be greater than 0"),
+        (["--decide-after", "1,9"], "after epoch 9 of 3 comes too late"),
+    ],
+)
+def test_bad_input_is_one_clear_sentence(run: Run, words: list[str], told: str) -> None:
+    code, _, err = run("compress", *SHORT, "--run-dir", "one", *words)
+    assert code == 2
+    assert told in err
+    assert "Traceback" not in err
+    assert not Path("one").exists()
+
+
+def test_what_is_missing_is_named(run: Run) -> None:
+    code, _, err = run("compress", "--model", "hwbmpq:resnet8")
+    assert code == 2
+    assert "--target is missing" in err
+
+
+def test_an_unknown_setting_in_a_file_is_named(run: Run) -> None:
+    Path("run.yaml").write_text("model: hwbmpq:resnet8\ntarget: mpic\nepoch: 3\n")
+    code, _, err = run("compress", "--config", "run.yaml")
+    assert code == 2
+    assert "no setting 'epoch': did you mean epochs?" in err
+
+
+def test_a_corrupt_image_is_named(run: Run) -> None:
+    for part in ("train", "val"):
+        for label in ("cat", "dog"):
+            folder = Path("photos", part, label)
+            folder.mkdir(parents=True)
+            for number in range(3):
+                Image.new("RGB", (32, 32), (number, 100, 0)).save(folder / f"{number}.png")
+    Path("photos/train/dog/1.png").write_bytes(b"\x89PNG\r\n\x1a\nnot an image")
+    code, _, err = run("compress", *SMALL[:4], "--data", "folder:photos", "--epochs", "2")
+    assert code == 2
+    assert "photos/train/dog/1.png" in err
+
+
+def test_an_unwritable_place_is_an_error(run: Run) -> None:
+    Path("file").write_text("")
+    code, _, err = run("compress", *SHORT, "--run-dir", "file/run")
+    assert code == 2
+    assert "file/run" in err
+
+
+def test_a_baseline_is_trained_and_compared(run: Run) -> None:
+    code, out, err = run("compress", *SHORT, "--baseline", "--run-dir", "one")
+    assert code == 0, err
+    assert "W2A8 for all layers" in out
+    assert Path("one/baseline/allocation.json").exists()
+    assert yaml.safe_load(Path("one/baseline/config.yaml").read_text())["method"] == "hpq"
+
+
+def test_without_training_the_artefacts_are_the_same(run: Run) -> None:
+    code, out, err = run(
+        "compress", *SHORT, "--epochs", "0", "--calibration-images", "32", "--run-dir", "one"
+    )
+    assert code == 0, err
+    assert "in float" in out
+    names = {path.name for path in Path("one").iterdir()}
+    assert names == {"allocation.json", "checkpoint.pt", "config.yaml", "history.jsonl"}
+    result = json.loads(Path("one/allocation.json").read_text())
+    assert result["allocation"]["costs"]["memory"] <= result["allocation"]["budgets"]["memory"]
+    evaluated = json.loads(run("evaluate", "one", "--json")[1])
+    assert evaluated["test_accuracy"] == result["test_accuracy"]
+
+
+def test_digits_make_the_input_small_and_the_head_fit() -> None:
+    settings = hwbmpq.training.resolve_settings({"model": "timm:resnet18", "target": "jetson_nano"})
+    model = load_network(settings, hwbmpq.data.open_data("digits"))
+    assert model.input_size == (3, 32, 32)
+    assert model.network.eval()(torch.zeros(1, 3, 32, 32)).shape == (1, 10)
+
+
+def test_a_factory_that_takes_no_class_count_is_used_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        "import torch\ndef plain():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10))\n"
+        "def counted(num_classes):\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, num_classes))\n"
+    )
+    for factory in ("plain", "counted"):
+        settings = hwbmpq.training.resolve_settings(
+            {"model": f"file:{tmp_path}/net.py:{factory}", "target": "mpic", "input": "3x32x32"}
+        )
+        model = load_network(settings, hwbmpq.data.open_data("digits"))
+        assert model.network(torch.zeros(1, 3, 32, 32)).shape == (1, 10)
