@@ -31,6 +31,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "uniform 2": {"method": "hpq", "bits": (2,)},
     "random": {"method": "random", "bits": (2, 4)},
     "AD": {"method": "ad"},
+    "AD from 4 bits": {"method": "ad", "bits": (2, 3, 4)},
     "greedy (smallest first)": {"method": "greedy", "bits": (2, 4)},
     "reversed ENBG": {"method": "reversed", "bits": (2, 4)},
     "HAWQ": {"method": "hawq", "bits": (2, 4)},

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from hwbmpq.training.trainer import Trainer
 
 _MOST_MOVES = 4
+_STRIP = 40
+"""Widths that are shown beside the bar of a deep network."""
 
 
 class TrainingProgress:
@@ -58,7 +60,7 @@ class TrainingProgress:
         # The bar of the whole run counts steps, so that the time left is known within the first epoch.
         self._run = self._bars.add_task("run  ", total=self._epochs * steps, completed=done * steps, text="")
         self._step = self._bars.add_task("epoch", total=steps, text="")
-        self._bits = self._strip(allocator.bits)
+        self._bits = _short(self._strip(allocator.bits))
         self._epoch_started = time.monotonic()
 
     def after_step(self, report: "StepReport") -> None:
@@ -88,7 +90,8 @@ class TrainingProgress:
             self._tell(decision)
 
     def _tell(self, decision: "Decision") -> None:
-        self._bits = self._strip(decision.after)
+        widths = self._strip(decision.after)
+        self._bits = _short(widths)
         shown = decision.moves if self._verbose else decision.moves[:_MOST_MOVES]
         if not decision.moves:
             self._console.print("  widths decided: all stay", soft_wrap=True)
@@ -102,10 +105,17 @@ class TrainingProgress:
         if self._verbose:
             for move in decision.moves:
                 self._console.print(f"    {escape(move.layer)}: {escape(move.why)}", soft_wrap=True)
-        self._console.print(Text("  widths now: ").append_text(Text.from_markup(self._bits)), soft_wrap=True)
+        self._console.print(Text("  widths now: ").append_text(widths), soft_wrap=True)
 
-    def _strip(self, bits: Mapping[str, Any]) -> str:
-        return strip(bits, self._fixed).markup
+    def _strip(self, bits: Mapping[str, Any]) -> Text:
+        return strip(bits, self._fixed)
+
+
+def _short(widths: Text) -> str:
+    """What fits beside a bar."""
+    text = widths.copy()
+    text.truncate(_STRIP, overflow="ellipsis")
+    return text.markup
 
 
 def _what_is_ahead(allocator: Any) -> list[str]:

@@ -199,13 +199,13 @@ def _train(
     console: Console,
     state: "dict[str, Any] | None",
 ) -> "Compression":
-    with ExitStack() as stack:
-        progress = stack.enter_context(TrainingProgress(console, quiet=args.quiet, verbose=args.verbose))
-        hooks: list[Any] = [progress]
-        if args.tensorboard:
-            hooks.append(stack.enter_context(hwbmpq.training.TensorBoardHook(folder.path)))
-        stop = stack.enter_context(_graceful_stop(console))
-        try:
+    try:
+        with ExitStack() as stack:
+            hooks: list[Any] = [
+                stack.enter_context(TrainingProgress(console, quiet=args.quiet, verbose=args.verbose))
+            ]
+            if args.tensorboard and hwbmpq.ranks.rank() == 0:
+                hooks.append(stack.enter_context(hwbmpq.training.TensorBoardHook(folder.path)))
             return hwbmpq.pipeline.compress(
                 model.network,
                 data,
@@ -213,18 +213,17 @@ def _train(
                 run=folder,
                 state=state,
                 hooks=hooks,
-                on_trainer=stop.append,
+                on_trainer=stack.enter_context(_graceful_stop(console)).append,
             )
-        except hwbmpq.InfeasibleBudget as error:
-            folder.discard()
-            if args.json:
-                print(json.dumps(error.to_dict(), indent=2))
-            raise explained_infeasible(
-                error, hwbmpq.pipeline.question_of(model.network, data, settings)
-            ) from error
-        except HwbmpqError:
-            folder.discard()
-            raise
+    except hwbmpq.InfeasibleBudget as error:
+        folder.discard()
+        if args.json:
+            print(json.dumps(error.to_dict(), indent=2))
+        question = hwbmpq.pipeline.question_of(model.network, data, settings)
+        raise explained_infeasible(error, question) from error
+    except HwbmpqError:
+        folder.discard()
+        raise
 
 
 @contextmanager

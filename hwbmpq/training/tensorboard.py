@@ -20,7 +20,7 @@ class TensorBoardHook(TrainingHook):
         try:
             from torch.utils.tensorboard import SummaryWriter  # an optional extra
         except ImportError as error:
-            raise HwbmpqError("TensorBoard is not installed", hint="pip install tensorboard") from error
+            raise HwbmpqError("TensorBoard is not installed", hint="pip install hwbmpq[tensorboard]") from error
         self._writer: Any = SummaryWriter(str(folder / "tensorboard"))
 
     def __enter__(self) -> "TensorBoardHook":
