@@ -1,5 +1,6 @@
 """Bit gradients gathered while a network trains, at next to no cost."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -23,6 +24,8 @@ class BitGradientCollector:
         layers = dict(quantized_layers(model))
         self._layers = {name: layers[name] for name in widest}
         self._widest = widest
+        holders = Counter(id(layer.weight) for layer in self._layers.values())
+        self._holders = {name: holders[id(layer.weight)] for name, layer in self._layers.items()}
         self._computed = {name: _ComputedWeight.watch(layer) for name, layer in self._layers.items()}
         self._sums: Tensor | None = None
         """Per layer NBG, then per layer the mean squared gradient, then the number of steps."""
@@ -35,7 +38,8 @@ class BitGradientCollector:
             weight, gradient = self._computed[name].take() or (own.detach(), own.grad)
             if gradient is None:  # frozen, or not part of this loss
                 gradient = weight.new_zeros(())
-            norms.append(bit_gradient_norm(gradient, weight, self._widest[name]))
+            # Layers that hold one weight are tied: together they count its gradient once.
+            norms.append(bit_gradient_norm(gradient, weight, self._widest[name]) / self._holders[name])
             squares.append(torch.linalg.vector_norm(gradient, 2).square() / gradient.numel())
         self._add(torch.stack(norms), torch.stack(squares), scaler)
 

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.sensitivity.loss import first_tensor
+from hwbmpq.training.model_runs import modes_kept
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,17 +22,12 @@ class Evaluation:
 
 
 def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Evaluation:
-    """Accuracy and loss in evaluation mode; the mode that the model was in is restored."""
+    """Accuracy and loss in evaluation mode; modules are then put back into the modes they were in."""
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    was_training = model.training
-    model.eval()
     totals = torch.zeros(3, dtype=torch.float64)
-    try:
-        with torch.no_grad():
-            for images, labels in batches:
-                totals += _batch_totals(model, images.to(device), labels.to(device)).cpu()
-    finally:
-        model.train(was_training)
+    with modes_kept(model), torch.no_grad():
+        for images, labels in batches:
+            totals += _batch_totals(model, images.to(device), labels.to(device)).cpu()
     correct, loss, count = totals.tolist()
     if not count:
         raise HwbmpqError("there are no images to evaluate on")

@@ -31,6 +31,8 @@ class RunDirectory:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._last_is_whole: bool | None = None
+        """None if nobody has looked yet."""
 
     def check_free(self, *, overwrite: bool = False) -> "RunDirectory":
         """An error if the folder holds anything; with ``overwrite``, anything but a run."""
@@ -50,7 +52,8 @@ class RunDirectory:
             (self.path / _UNFINISHED).unlink()
         except OSError as error:
             raise HwbmpqError(
-                f"{self.path}: cannot be written to: {error.strerror or error}", hint="choose another --run-dir"
+                f"{self.path}: cannot be written to: {error.strerror or error}",
+                hint="choose another --run-dir",
             ) from error
         return self
 
@@ -128,9 +131,12 @@ class RunDirectory:
         """Keep the state of a run; the one before stays beside it."""
         data = _packed(content)
         temporary = self._write_unfinished(_LAST, data)
-        if (self.path / _LAST).exists():
+        if self._last_is_whole is None:
+            self._last_is_whole = _is_whole(self.path / _LAST)
+        if self._last_is_whole:  # a damaged one must not take the place of a good one
             (self.path / _LAST).replace(self.path / _PREVIOUS)
         self._finish(temporary, _LAST)
+        self._last_is_whole = True
 
     def save_best(self, content: Mapping[str, Any]) -> None:
         self._write(_BEST, _packed(content))
@@ -212,8 +218,28 @@ def _checksum(archive: bytes) -> bytes:
     return _MARK + blake2b(archive, digest_size=32).hexdigest().encode()
 
 
+def _is_whole(path: Path) -> bool:
+    try:
+        _checked(path)
+    except CheckpointError:
+        return False
+    return True
+
+
 def _unpacked(path: Path) -> dict[str, Any]:
     """Read a checkpoint without running any code from it."""
+    archive = _checked(path)
+    try:
+        content: dict[str, Any] = torch.load(io.BytesIO(archive), map_location="cpu", weights_only=True)
+    except Exception as error:  # whoever wrote it, it was not hwbmpq; torch raises many types
+        raise CheckpointError(f"{path} is no checkpoint of hwbmpq ({type(error).__name__})") from error
+    if content.get("format") != FORMAT:
+        raise CheckpointError(f"{path} is of another version of hwbmpq ({content.get('format')})")
+    return content
+
+
+def _checked(path: Path) -> bytes:
+    """The torch archive in a checkpoint, if its checksum is right."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -223,10 +249,4 @@ def _unpacked(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} is cut short, or no checkpoint of hwbmpq")
     if comment != _checksum(archive):
         raise CheckpointError(f"{path} is damaged: its checksum is wrong")
-    try:
-        content: dict[str, Any] = torch.load(io.BytesIO(archive), map_location="cpu", weights_only=True)
-    except Exception as error:  # whoever wrote it, it was not hwbmpq; torch raises many types
-        raise CheckpointError(f"{path} is no checkpoint of hwbmpq ({type(error).__name__})") from error
-    if content.get("format") != FORMAT:
-        raise CheckpointError(f"{path} is of another version of hwbmpq ({content.get('format')})")
-    return content
+    return archive

@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.training.recipes import recipe_for
@@ -51,7 +59,7 @@ class RunSettings(BaseModel):
     decide_after: tuple[int, ...] | None = None
     # optimization
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    lr: float = Field(gt=0)
+    lr: float = Field(gt=0, allow_inf_nan=False)
     lr_schedule: Literal["step", "cosine", "onecycle", "constant"] = "cosine"
     lr_decay_at: tuple[float, ...] = (0.4, 0.7)
     """Shares of the run after which ``step`` multiplies the learning rate by ``lr_decay``."""
@@ -69,6 +77,14 @@ class RunSettings(BaseModel):
     # machine
     device: str = "auto"
     checkpoint_minutes: float = Field(default=10.0, gt=0)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        """YAML's ``yes`` is a number to Python, and a mistake to people."""
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
+            raise ValueError("give a value, not yes or no")
+        return value
 
     @field_validator("lr_decay_at")
     @classmethod
@@ -94,7 +110,9 @@ def resolve_settings(given: Mapping[str, Any]) -> RunSettings:
     said = {name: value for name, value in given.items() if value is not None}
     unknown = [name for name in said if name not in RunSettings.model_fields]
     if unknown:
-        close = get_close_matches(unknown[0], RunSettings.model_fields, n=1)
+        names = list(RunSettings.model_fields)
+        begin_so = [name for name in names if name.startswith(unknown[0])]
+        close = begin_so or get_close_matches(unknown[0], names, n=1)
         raise HwbmpqError(
             f"there is no setting {unknown[0]!r}" + (f": did you mean {close[0]}?" if close else ""),
             hint=f"settings are {', '.join(RunSettings.model_fields)}",

@@ -10,6 +10,7 @@ from hwbmpq.data.batches import TrainingBatches
 from hwbmpq.data.images import ImageData, LabelledImages
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.sensitivity.loss import first_tensor
+from hwbmpq.training.model_runs import modes_kept
 
 CALIBRATION_BATCH = 16
 """Images in a batch of a calibration pass."""
@@ -52,10 +53,8 @@ def calibration_batches(
 
 def check_outputs(network: nn.Module, data: ImageData) -> None:
     """An error unless the network has one output for each class of the images."""
-    was_training = network.training
-    network.eval()
     try:
-        with torch.no_grad():
+        with modes_kept(network), torch.no_grad():
             output = first_tensor(network(example_input(network, data.train)))
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         size = "x".join(map(str, data.train.input_size))
@@ -63,8 +62,6 @@ def check_outputs(network: nn.Module, data: ImageData) -> None:
             f"the network cannot take images of {size}: {error}",
             hint="give a size that it takes with --input",
         ) from error
-    finally:
-        network.train(was_training)
     if output is None or output.dim() != 2:
         raise HwbmpqError(
             "the network returns no scores, one per image and class: only classifiers are trained"

@@ -1,0 +1,49 @@
+"""What a data set gets if nobody says otherwise."""
+
+import pytest
+
+from hwbmpq.training.recipes import recipe_for
+from hwbmpq.training.settings import resolve_settings
+
+
+@pytest.mark.parametrize(
+    ("data", "epochs", "interval"), [("cifar10", 200, 20), ("cifar100", 200, 20), ("tinyimagenet", 100, 20)]
+)
+def test_the_papers_data_sets_get_the_papers_recipe(data: str, epochs: int, interval: int) -> None:
+    found = resolve_settings({"model": "m", "target": "mpic", "data": data})
+    assert (found.epochs, found.warmup_epochs, found.interval_epochs) == (epochs, interval, interval)
+    assert (found.optimizer, found.lr, found.batch_size, found.activation_bits) == ("sgd", 0.1, 128, "same")
+    assert (found.lr_schedule, found.lr_decay_at, found.lr_decay) == ("step", (0.4, 0.7), 0.1)
+
+
+@pytest.mark.parametrize(
+    ("data", "epochs", "expected"),
+    [
+        ("cifar10", 10, 1),
+        ("cifar10", 50, 5),
+        ("cifar10", 400, 40),
+        ("tinyimagenet", 10, 2),
+        ("tinyimagenet", 50, 10),
+        ("digits", 20, 2),
+        ("digits", 2, 1),
+        ("folder:here", 30, 3),
+    ],
+)
+def test_warmup_and_intervals_are_in_proportion(data: str, epochs: int, expected: int) -> None:
+    recipe = recipe_for(data, epochs=epochs, has_weights=False)
+    assert (recipe["warmup_epochs"], recipe["interval_epochs"]) == (expected, expected)
+
+
+def test_without_epochs_the_recipes_own_count() -> None:
+    assert recipe_for("digits", epochs=None, has_weights=False)["warmup_epochs"] == 2
+
+
+def test_a_trained_network_is_not_thrown_far() -> None:
+    fresh, trained = (recipe_for("cifar10", epochs=None, has_weights=given) for given in (False, True))
+    assert trained["lr"] < fresh["lr"]
+
+
+def test_without_training_nothing_is_scheduled_and_scales_are_per_channel() -> None:
+    recipe = recipe_for("cifar10", epochs=0, has_weights=True)
+    assert recipe["per_channel"] is True
+    assert "warmup_epochs" not in recipe
