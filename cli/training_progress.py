@@ -40,6 +40,7 @@ class TrainingProgress:
         )
         self._started = self._epoch_started = time.monotonic()
         self._epochs = 0
+        self._others: dict[str, Any] = {}
         self._fixed: frozenset[str] = frozenset()
 
     def __enter__(self) -> "TrainingProgress":
@@ -62,6 +63,13 @@ class TrainingProgress:
         self._step = self._bars.add_task("epoch", total=steps, text="")
         self._bits = _short(self._strip(allocator.bits))
         self._epoch_started = time.monotonic()
+
+    def during_calibration(self, what: str, done: int, total: int) -> None:
+        """A bar of its own for each thing that takes a while without training."""
+        if what not in self._others:
+            self._bars.start()
+            self._others[what] = self._bars.add_task(what, total=total, text="")
+        self._bars.update(self._others[what], completed=min(done, total))
 
     def after_step(self, report: "StepReport") -> None:
         if self._bars.disable:

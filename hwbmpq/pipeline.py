@@ -75,7 +75,7 @@ def compress(
     place(network, find_device(settings.device, ranks.local_rank()), data)
     allocator = make_allocator(network, data, settings)
     if settings.epochs == 0:
-        progress = calibrate_only(network, allocator, data, settings, run)
+        progress = calibrate_only(network, allocator, data, settings, run=run, hooks=hooks)
     else:
         trainer = make_trainer(network, allocator, data, settings, run=run, hooks=hooks)
         _begin(trainer, data, state)

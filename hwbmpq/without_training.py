@@ -1,5 +1,6 @@
 """The path for people who cannot train: measure, allocate, round well, evaluate."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from torch import nn
@@ -9,10 +10,11 @@ from hwbmpq.data.images import ImageData
 from hwbmpq.quant import as_float
 from hwbmpq.sensitivity import measure_sensitivity
 from hwbmpq.training.evaluation import evaluate
-from hwbmpq.training.hooks import Progress
+from hwbmpq.training.hooks import Progress, TrainingHook
+from hwbmpq.training.post_training import post_training
 from hwbmpq.training.run_directory import RunDirectory
 from hwbmpq.training.settings import RunSettings
-from hwbmpq.training.setup import calibration_batches
+from hwbmpq.training.setup import CALIBRATION_BATCH, calibration_batches
 from hwbmpq.values import Sensitivity
 
 _EVALUATION_BATCH = 250
@@ -24,21 +26,21 @@ def calibrate_only(
     allocator: BitAllocator,
     data: ImageData,
     settings: RunSettings,
+    *,
     run: RunDirectory | None = None,
+    hooks: Sequence[TrainingHook] = (),
 ) -> Progress:
     """Change ``network`` in place, which ``allocator`` has prepared: give it widths and round its weights."""
     progress = Progress()
     with as_float(network):
         progress.float_accuracy = evaluate(network, data.test.batches(_EVALUATION_BATCH)).accuracy
     if allocator.method.decides != "never":
-        allocator.decide(_sensitivity(network, allocator, data, settings))
+        allocator.decide(_sensitivity(network, allocator, data, settings, hooks))
     if not allocator.method.in_float:
-        from hwbmpq.training.post_training import post_training
-
         batches = calibration_batches(
             data.train, settings.calibration_images, batch_size=_ROUNDING_BATCH, seed=settings.seed
         )
-        post_training(network, [images for images, _ in batches])
+        post_training(network, [images for images, _ in batches], on_layer=_teller(hooks, "rounding weights"))
     found = evaluate(network, data.test.batches(_EVALUATION_BATCH))
     progress.records.append(_record(allocator, found.accuracy, found.loss))
     if run is not None:
@@ -53,10 +55,23 @@ def calibrate_only(
     return progress
 
 
+def _teller(hooks: Sequence[TrainingHook], what: str) -> Callable[[int, int], None]:
+    def tell(done: int, total: int) -> None:
+        for hook in hooks:
+            hook.during_calibration(what, done, total)
+
+    return tell
+
+
 def _sensitivity(
-    network: nn.Module, allocator: BitAllocator, data: ImageData, settings: RunSettings
+    network: nn.Module,
+    allocator: BitAllocator,
+    data: ImageData,
+    settings: RunSettings,
+    hooks: Sequence[TrainingHook],
 ) -> Sensitivity:
-    question = allocator.question
+    question, tell = allocator.question, _teller(hooks, "measuring sensitivity")
+    total = max(1, settings.calibration_images // CALIBRATION_BATCH)
     return measure_sensitivity(
         network,
         question.graph,
@@ -64,6 +79,7 @@ def _sensitivity(
         method="activation_density" if settings.method == "ad" else settings.sensitivity,
         precisions=question.as_trained(question.widest),
         widths={name: [p.weight_bits for p in options] for name, options in question.choices.items()},
+        on_batch=lambda done: tell(done, total),
         seed=settings.seed,
     )
 

@@ -13,22 +13,26 @@ from hwbmpq.training.model_runs import Batches, images_of, modes_kept
 from hwbmpq.training.weight_rounding import float_weights, round_weights
 
 ROUNDING_IMAGES = 256
-"""More images hardly change what the weights are rounded to, and each layer costs a pass over them."""
+"""More hardly change what the weights of a ResNet-20 are rounded to, and each layer costs a pass over them."""
 
 
 def post_training(
-    model: nn.Module, batches: Batches, *, on_layer: Callable[[int, int], None] | None = None
+    model: nn.Module,
+    batches: Batches,
+    *,
+    rounding_images: int = ROUNDING_IMAGES,
+    on_layer: Callable[[int, int], None] | None = None,
 ) -> nn.Module:
     """Change ``model`` in place: round the weights of a prepared model, widths assigned, as well as images allow.
 
     Clipping points first, on float weights: what they clip is then known to the rounding, which imitates the float
-    network layer by layer (``round_weights``, on the first 256 images). Statistics of norms stay: on a trained
-    ResNet-20 the weights already make up for what re-estimating them would. Returns ``model``.
+    network layer by layer (``round_weights``, on the first ``rounding_images``). Statistics of norms stay: on a
+    trained ResNet-20 the weights make up for what re-estimating them would. Returns ``model``.
     """
     images = images_of(model, batches)
     with float_weights(layer for _, layer in quantized_layers(model)):
         calibrate_inputs(model, images)
-    round_weights(model, _first(images, ROUNDING_IMAGES), on_layer=on_layer)
+    round_weights(model, _first(images, rounding_images), on_layer=on_layer)
     return model
 
 

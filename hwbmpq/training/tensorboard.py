@@ -2,13 +2,10 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.training.hooks import StepReport, TrainingHook
-
-if TYPE_CHECKING:
-    from hwbmpq.training.trainer import Trainer
 
 _CURVES = ("loss", "train_accuracy", "test_accuracy", "test_loss", "learning_rate")
 
@@ -20,7 +17,9 @@ class TensorBoardHook(TrainingHook):
         try:
             from torch.utils.tensorboard import SummaryWriter  # an optional extra
         except ImportError as error:
-            raise HwbmpqError("TensorBoard is not installed", hint="pip install hwbmpq[tensorboard]") from error
+            raise HwbmpqError(
+                "TensorBoard is not installed", hint="pip install hwbmpq[tensorboard]"
+            ) from error
         self._writer: Any = SummaryWriter(str(folder / "tensorboard"))
 
     def __enter__(self) -> "TensorBoardHook":
@@ -28,9 +27,6 @@ class TensorBoardHook(TrainingHook):
 
     def __exit__(self, *error: object) -> None:
         self._writer.close()
-
-    def on_start(self, trainer: "Trainer") -> None:
-        """Nothing to write yet."""
 
     def after_step(self, report: StepReport) -> None:
         done = (report.epoch - 1) * report.steps + report.step

@@ -2,7 +2,7 @@
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import cast
@@ -21,8 +21,6 @@ WIDEST = 8
 """Wider weights are left alone: there is next to nothing to gain."""
 MOST_COLUMNS = 2**13
 """Weights with more inputs each are rounded to nearest: their moments would take more than half a gigabyte."""
-MOST_PASSES = 24
-"""Over the images. A network with more layers has some of them measured in the same pass."""
 _DTYPES = (torch.float32, torch.float64)
 _MOST_INPUTS = 2**14
 """Inputs of a layer that one batch adds to its moments."""
@@ -59,16 +57,22 @@ def _round_with_data(
 ) -> list[QuantizedLayer]:
     """Round what the images let us; returns these layers."""
     reference = _float_copy(model).eval()
+    twins = dict(quantized_layers(reference))
     with modes_kept(model):
         calls = _calls_by_layer(model, layers, images[0][:1])
-        order = list(calls)
-        with float_weights(order) as precisions:
-            for layer, moments in _moments_by_layer(model, reference, calls, images):
+        # One layer in a pass: with two at once, the second would not know what rounding did to the first.
+        with float_weights(calls) as precisions:
+            for done, (layer, count) in enumerate(calls.items()):
+                moments = _Moments(layer)
+                for batch in images:
+                    quantized = _columns(model, layer, batch, count)
+                    exact = _columns(reference, twins[layer.layer_name], batch, count)
+                    moments.add(quantized, exact)
                 layer.set_precision(precisions[layer])
                 _round_by(moments, layer)
                 if on_layer is not None:
-                    on_layer(order.index(layer) + 1, len(order))
-    return order
+                    on_layer(done + 1, len(calls))
+    return list(calls)
 
 
 @contextmanager
@@ -128,41 +132,21 @@ def _calls_by_layer(
     return {layer: n for layer, n in calls.items() if cast(Tensor, layer.weight)[0].numel() <= MOST_COLUMNS}
 
 
-def _moments_by_layer(
-    model: nn.Module, reference: nn.Module, calls: Mapping[QuantizedLayer, int], images: Sequence[Tensor]
-) -> Iterator[tuple[QuantizedLayer, "_Moments"]]:
-    """Layer after layer, those before it being done by the time it is measured; in deep networks, a few at once."""
-    order, twins = list(calls), dict(quantized_layers(reference))
-    together = max(1, -(-len(order) // MOST_PASSES))
-    for start in range(0, len(order), together):
-        counts = {layer: calls[layer] for layer in order[start : start + together]}
-        found = {layer: _Moments(layer) for layer in counts}
-        for batch in images:
-            quantized = _columns(model, counts, batch)
-            exact = _columns(reference, {twins[layer.layer_name]: n for layer, n in counts.items()}, batch)
-            for layer, moments in found.items():
-                for pair in zip(quantized[layer], exact[twins[layer.layer_name]], strict=True):
-                    moments.add(*pair)
-        yield from found.items()
-
-
-def _columns(
-    model: nn.Module, counts: Mapping[QuantizedLayer, int], images: Tensor
-) -> dict[QuantizedLayer, list[Tensor]]:
-    """What each layer multiplies with when ``model`` sees the images, so many times."""
-    found: dict[QuantizedLayer, list[Tensor]] = {layer: [] for layer in counts}
+def _columns(model: nn.Module, layer: QuantizedLayer, images: Tensor, count: int) -> Tensor:
+    """What ``layer`` multiplies with in its first ``count`` products when ``model`` sees the images."""
+    found: list[Tensor] = []
 
     def keep(product: Product) -> None:
-        found[product.layer].append(product.columns(_MOST_INPUTS // counts[product.layer]))
-        if all(len(found[layer]) >= count for layer, count in counts.items()):
+        found.append(product.columns(_MOST_INPUTS // count))
+        if len(found) == count:
             raise _Enough
 
     try:
-        with ProductTap(counts, keep):
+        with ProductTap([layer], keep):
             model(images)
     except _Enough:
         pass
-    return found
+    return torch.cat(found, dim=1)
 
 
 class _Moments:

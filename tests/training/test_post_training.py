@@ -15,7 +15,6 @@ import hwbmpq
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.quant import InputQuantizer, assign, prepare, quantized_layers
 from hwbmpq.quant.input_quantizer import best_clip
-from hwbmpq.training import weight_rounding
 from hwbmpq.training.post_training import calibrate_inputs, post_training, reestimate_batch_norm
 from hwbmpq.training.product_tap import Product, ProductTap
 from hwbmpq.training.weight_rounding import round_weights
@@ -124,18 +123,6 @@ def test_each_step_comes_closer_to_the_float_network(
     images = torch.cat(batches)
     assert is_stable(rounded)
     assert difference(rounded, exact, images) < 0.5 * difference(plain, exact, images)
-
-
-def test_layers_that_are_measured_together_come_closer_too(
-    tiny_cnn: nn.Module, batches: list[Tensor], prepared: Prepared, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(weight_rounding, "MOST_PASSES", 2)
-    exact = copy.deepcopy(tiny_cnn).eval()
-    plain = prepared(tiny_cnn, batches[0], bits=3)
-    calibrate_inputs(plain, batches)
-    rounded = post_training(copy.deepcopy(plain), batches)
-    assert is_stable(rounded)
-    assert difference(rounded, exact, batches[0]) < 0.5 * difference(plain, exact, batches[0])
 
 
 def test_inputs_that_differ_from_the_float_networks_are_made_up_for(
