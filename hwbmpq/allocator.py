@@ -23,8 +23,6 @@ from hwbmpq.sensitivity.weight_error import squared_errors
 from hwbmpq.values import DEFAULT_TIE, FLOAT_BITS, Precision, Sensitivity
 
 _FLOAT = Precision(weight_bits=FLOAT_BITS, activation_bits=FLOAT_BITS)
-_WARMUP_SHARE = 0.1
-"""Warm-up and interval if nobody says: the paper's 20 of 200 epochs."""
 _STATE = "hwbmpq-allocator/1"
 _NOTHING = Sensitivity(method="none", scores={})
 
@@ -78,7 +76,10 @@ class BitAllocator:
         seed: int = 0,
     ) -> None:
         self.method = get_method(method)
-        self.schedule = self._make_schedule(epochs, warmup_epochs, interval_epochs, decide_after)
+        self.schedule: DecisionSchedule | None = None
+        if self.method.decides != "never" and epochs:
+            schedule = DecisionSchedule.of(epochs, warmup_epochs, interval_epochs, decide_after)
+            self.schedule = schedule.once() if self.method.decides == "once" else schedule
         profile = target if isinstance(target, HardwareProfile) else load_profile(target)
         graph = describe(model, example_input, tie=tie)
         if self.method.takes_all_widths and bits is None:
@@ -104,26 +105,6 @@ class BitAllocator:
         if "density" in self.method.looks_at:
             self._densities = DensityMeter(model, graph, in_training_only=True)
         self._start()
-
-    def _make_schedule(
-        self, epochs: int, warmup: int | None, interval: int | None, decide_after: Sequence[int] | None
-    ) -> DecisionSchedule | None:
-        if self.method.decides == "never" or epochs == 0:
-            return None
-        if decide_after is not None:
-            if warmup is not None or interval is not None:
-                raise HwbmpqError(
-                    "decide_after says when widths are decided: leave out warmup_epochs and interval_epochs"
-                )
-            schedule = DecisionSchedule.at(epochs, decide_after)
-        else:
-            tenth = max(1, round(_WARMUP_SHARE * epochs))
-            interval = interval if interval is not None else warmup if warmup is not None else tenth
-            warmup = warmup if warmup is not None else interval
-            schedule = DecisionSchedule.periodic(
-                epochs=epochs, warmup_epochs=warmup, interval_epochs=interval
-            )
-        return schedule if self.method.decides == "every interval" else schedule.once()
 
     def _check_feasible(self) -> None:
         """Raise ``InfeasibleBudget`` before anybody trains for a day."""

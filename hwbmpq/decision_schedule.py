@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from hwbmpq.errors import HwbmpqError
 
+_SHARE = 0.1
+"""Warm-up and interval if nobody says: the paper's 20 of 200 epochs."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionSchedule:
@@ -18,6 +21,29 @@ class DecisionSchedule:
     """Epochs at whose end widths are decided, ascending; the first ends the warm-up."""
     first_window: int
     """Epochs before the first decision that it looks back on."""
+
+    @classmethod
+    def of(
+        cls,
+        epochs: int,
+        warmup_epochs: int | None,
+        interval_epochs: int | None,
+        decide_after: Sequence[int] | None,
+    ) -> "DecisionSchedule":
+        """What was said, completed: warm-up and interval are as long as each other, or a tenth of all."""
+        if decide_after is not None:
+            if warmup_epochs is not None or interval_epochs is not None:
+                raise HwbmpqError(
+                    "decide_after says when widths are decided: leave out warmup_epochs and interval_epochs"
+                )
+            return cls.at(epochs, decide_after)
+        said = [number for number in (warmup_epochs, interval_epochs) if number is not None]
+        other = said[0] if said else max(1, round(_SHARE * epochs))
+        return cls.periodic(
+            epochs=epochs,
+            warmup_epochs=other if warmup_epochs is None else warmup_epochs,
+            interval_epochs=other if interval_epochs is None else interval_epochs,
+        )
 
     @classmethod
     def periodic(cls, *, epochs: int, warmup_epochs: int, interval_epochs: int) -> "DecisionSchedule":

@@ -17,8 +17,6 @@ from hwbmpq.training.model_runs import Batches, images_of, modes_kept
 from hwbmpq.training.product_tap import Product, ProductTap
 from hwbmpq.values import FLOAT_BITS, Precision
 
-WIDEST = 8
-"""Wider weights are left alone: there is next to nothing to gain."""
 MOST_COLUMNS = 2**13
 """Weights with more inputs each are rounded to nearest: their moments would take more than half a gigabyte."""
 _DTYPES = (torch.float32, torch.float64)
@@ -37,7 +35,7 @@ def round_weights(
     quantized by then. The weights still to be rounded make up for those that are (GPTQ), the bias for what is left
     of the mean error. Without ``batches``, and in transposed convolutions, weights are rounded to nearest.
 
-    Left alone are weights wider than 8 bits, in half precision or shared, and those of layers that compute with
+    Left alone are weights at 32 bits, in half precision or shared, and those of layers that compute with
     something else than their parameter. ``on_layer`` is called with the number of layers done and of all.
     """
     layers = _roundable(model)
@@ -97,7 +95,7 @@ def _roundable(model: nn.Module) -> list[QuantizedLayer]:
         weight = layer._parameters.get("weight")  # none if it is computed by a parametrization
         if weight is None or owners[id(weight)] > 1 or weight.dtype not in _DTYPES:
             continue
-        if layer.weight_bits <= WIDEST:
+        if layer.weight_bits != FLOAT_BITS:
             found.append(layer)
     return found
 
