@@ -36,12 +36,13 @@ def load_network(settings: "RunSettings", data: "OpenData") -> "LoadedModel":
     size = None if settings.input is None else hwbmpq.models.parse_input_size(settings.input)
     if size is None and not is_file:
         size = data.default_input_size
-    if not is_file or settings.num_classes is not None:
-        return _load(settings, size, settings.num_classes or data.classes)
+    classes = settings.num_classes or data.classes
+    if not is_file:
+        return _load(settings, size, classes)
     try:  # a factory may or may not take a class count
-        return _load(settings, size or data.default_input_size, data.classes)
+        return _load(settings, size or data.default_input_size, classes)
     except ModelLoadError as error:
-        if "num_classes" not in f"{error} {error.hint}" and "--num-classes" not in error.hint:
+        if "num_classes" not in str(error) and "--num-classes" not in error.hint:
             raise
     return _load(settings, size, None)
 

@@ -14,9 +14,12 @@ if TYPE_CHECKING:
     from hwbmpq.training.settings import RunSettings
 
 METHODS = ("bmpq", "fp32", "hpq", "ad", "hawq", "random", "greedy", "reversed")
-_NOT_SETTINGS = ("resume", "run_folder", "overwrite", "config", "baseline", "download", "tensorboard")
 _MAY_CHANGE = {"device", "data_root", "checkpoint_minutes"}
 """Settings that a resumed run may get anew: they change nothing in the result."""
+
+
+_FOLLOW_EPOCHS = ("warmup_epochs", "interval_epochs", "decide_after")
+_FOLLOW_DATA = ("input", "num_classes")
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
@@ -181,7 +184,12 @@ def settings_from(args: argparse.Namespace) -> "RunSettings":
     """Flags over the ``--config`` file over the recipe."""
     training = hwbmpq.training
     said = {} if args.config is None else training.read_settings(Path(args.config))
-    said |= given_settings(args)
+    given = given_settings(args)
+    if given.keys() & {"epochs", "data", "decide_after"}:  # the file's warm-up belongs to other epochs
+        said = {name: value for name, value in said.items() if name not in _FOLLOW_EPOCHS}
+    if given.keys() & {"model", "data"}:
+        said = {name: value for name, value in said.items() if name not in _FOLLOW_DATA}
+    said |= given
     for name, flag in (("model", "--model"), ("target", "--target")):
         if said.get(name) is None:
             raise HwbmpqError(
@@ -202,7 +210,7 @@ def _with_absolute_paths(said: dict[str, Any]) -> dict[str, Any]:
         if kind in kinds:
             found[name] = f"{kind}:{Path(path).expanduser().absolute()}"
     target = Path(str(found["target"])).expanduser()
-    if len(target.parts) > 1 and target.exists():
+    if target.is_file():
         found["target"] = str(target.absolute())
     return found
 

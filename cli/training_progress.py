@@ -38,7 +38,7 @@ class TrainingProgress:
         self._bars = Progress(
             *columns, console=console, transient=True, disable=quiet or not console.is_terminal
         )
-        self._started = self._epoch_started = time.monotonic()
+        self._epoch_started = time.monotonic()
         self._epochs = 0
         self._others: dict[str, Any] = {}
         self._fixed: frozenset[str] = frozenset()
@@ -54,7 +54,7 @@ class TrainingProgress:
         self._fixed = frozenset(n for n, options in allocator.question.choices.items() if len(options) == 1)
         self._epochs = trainer.settings.epochs
         if not self._quiet:
-            for line in _what_is_ahead(allocator):
+            for line in _what_is_ahead(allocator, trainer.settings.activation_bits):
                 self._console.print(line, soft_wrap=True)
         done, steps = trainer.progress.epoch, trainer.steps_per_epoch
         self._bars.start()
@@ -126,7 +126,7 @@ def _short(widths: Text) -> str:
     return text.markup
 
 
-def _what_is_ahead(allocator: Any) -> list[str]:
+def _what_is_ahead(allocator: Any, activation_bits: str | int) -> list[str]:
     """Candidates, budgets and schedule, and the reasons for those that nobody asked for."""
     question = allocator.question
     costs = question.costs
@@ -146,4 +146,6 @@ def _what_is_ahead(allocator: Any) -> list[str]:
         lines.append(
             f"warm-up of {counted(schedule.warmup_epochs, 'epoch')}; widths are decided after epoch {epochs}"
         )
+    if activation_bits == "same":
+        lines.append("activations are as wide as the weights, the paper's rule; --activation-bits changes it")
     return [*lines, *(f"[yellow]![/] {escape(remark)}" for remark in question.remarks)]

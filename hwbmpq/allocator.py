@@ -5,17 +5,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from hwbmpq import ranks
-from hwbmpq.allocate import Allocation, solve
+from hwbmpq.allocate import Allocation, objectives, solve
 from hwbmpq.decision_schedule import DecisionSchedule
 from hwbmpq.decisions import Decision, find_moves
-from hwbmpq.errors import HwbmpqError
+from hwbmpq.errors import HwbmpqError, UnknownNameError
 from hwbmpq.graph import describe
 from hwbmpq.hardware import HardwareProfile, common_widths, load_profile
-from hwbmpq.methods import Batches, Outcome, Situation, get_method
-from hwbmpq.quant import assign, prepare, quantized_layers
+from hwbmpq.methods import CalibrationBatches, Outcome, Situation, get_method
+from hwbmpq.quant import InputQuantizer, assign, prepare, quantized_layers
 from hwbmpq.question import Budgets, ask
 from hwbmpq.sensitivity.collector import BitGradientCollector, mean_over_epochs
 from hwbmpq.sensitivity.density_meter import DensityMeter
@@ -72,7 +73,7 @@ class BitAllocator:
         solver: str = "auto",
         tie: str = DEFAULT_TIE,
         per_channel: bool = False,
-        calibration: Batches | None = None,
+        calibration: CalibrationBatches | None = None,
         seed: int = 0,
     ) -> None:
         self.method = get_method(method)
@@ -85,6 +86,8 @@ class BitAllocator:
         if self.method.takes_all_widths and bits is None:
             bits = common_widths(graph, profile)
         self.question = ask(graph, profile, budgets, bits=bits, activation_bits=activation_bits)
+        self._objective, self._solver, self._seed = objective, solver, seed
+        self._check_objective()
         self._check_feasible()
         self.model = model
         self.epoch = 0
@@ -92,7 +95,6 @@ class BitAllocator:
         self.bits: dict[str, Precision] = {}
         """What each layer has now, as the device counts it."""
         self.history: list[Decision] = []
-        self._objective, self._solver, self._seed = objective, solver, seed
         self._calibration = calibration
         self._epoch_norms: list[dict[str, float]] = []
         self._epoch_squares: list[dict[str, float]] = []
@@ -100,18 +102,27 @@ class BitAllocator:
         self._collector: BitGradientCollector | None = None
         if "enbg" in self.method.looks_at:
             widest = {name: precision.weight_bits for name, precision in self.question.widest.items()}
-            self._collector = BitGradientCollector(model, widest)
+            self._collector = BitGradientCollector(model, widest, with_squares=objective == "error")
         self._densities: DensityMeter | None = None
         if "density" in self.method.looks_at:
             self._densities = DensityMeter(model, graph, in_training_only=True)
         self._start()
+
+    def _check_objective(self) -> None:
+        if self._objective not in objectives():
+            raise UnknownNameError("objective", self._objective, objectives())
+        if self._objective == "hawq" and self.method.name == "bmpq":
+            raise HwbmpqError(
+                "the objective hawq weighs Hessian traces, and bmpq learns bit gradients",
+                hint="use the method hawq, or the objective linear or error",
+            )
 
     def _check_feasible(self) -> None:
         """Raise ``InfeasibleBudget`` before anybody trains for a day."""
         if self.method.keeps_budget:
             question = self.question
             values = {name: dict.fromkeys(options, 0) for name, options in question.choices.items()}
-            solve(values, question.costs.tables, question.limits, question.graph.ties)
+            solve(values, question.costs.tables, question.limits, question.graph.ties, solver=self._solver)
 
     def _start(self) -> None:
         if self.method.in_float:
@@ -159,6 +170,17 @@ class BitAllocator:
         """
         if self._collector is not None:
             self._collector.add_step(scaler)
+        if ranks.is_distributed():
+            self._average_clipping_points()
+
+    def _average_clipping_points(self) -> None:
+        """DDP looks once which parameters train; clipping points that begin to at a decision are left to us."""
+        alphas = [m.alpha for m in self.model.modules() if isinstance(m, InputQuantizer)]
+        gradients = [alpha.grad for alpha in alphas if alpha.grad is not None]
+        if gradients:
+            means = ranks.mean(torch.stack(gradients))
+            for gradient, mean in zip(gradients, means, strict=True):
+                gradient.copy_(mean)
 
     def epoch_end(self) -> Decision | None:
         """Close an epoch; the decision, if widths were decided at its end."""
@@ -248,7 +270,13 @@ class BitAllocator:
             before=self.bits,
             after=after,
             allocation=outcome.allocation,
-            moves=find_moves(self.bits, after, outcome.sensitivity.scores, before_scores, free),
+            moves=find_moves(
+                self.bits,
+                after,
+                outcome.sensitivity.scores if self.method.by_scores else {},
+                before_scores,
+                free,
+            ),
         )
 
     def state_dict(self) -> dict[str, Any]:

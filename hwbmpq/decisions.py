@@ -135,7 +135,7 @@ def _reason(
 ) -> str:
     """``rank 3 of 18 (was 9), 12% of the sensitivity for 2.1% of the weights``."""
     if layer not in scores or layer not in sizes:
-        return "the method does not look at sensitivities"
+        return "the method looks at no scores"
     total = sum(scores[name] for name in sizes) or 1.0
     weights = sum(sizes.values()) or 1
     was = f" (was {_rank(layer, earlier, sizes)})" if earlier else ""

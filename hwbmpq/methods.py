@@ -21,7 +21,7 @@ from hwbmpq.question import Question
 from hwbmpq.sensitivity import measure_sensitivity
 from hwbmpq.values import Precision, Sensitivity
 
-Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]
+CalibrationBatches = Callable[[], Iterable[tuple[Tensor, Tensor]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Situation:
     sensitivity: Sensitivity
     """ENBG of the interval that ends."""
     densities: Mapping[str, float] = field(default_factory=dict)
-    calibration: Batches | None = None
+    calibration: CalibrationBatches | None = None
     """Labelled batches, for methods that measure on their own."""
     objective: str = "linear"
     solver: str = "auto"
@@ -68,6 +68,8 @@ class Method:
     """Whether the network is trained without quantization."""
     is_optimal: bool = False
     """Whether an integer program finds the best by its own measure."""
+    by_scores: bool = True
+    """Whether it decides by the scores of layers, so that they tell why one moved."""
     looks_at: frozenset[str] = frozenset({"enbg"})
 
 
@@ -82,7 +84,7 @@ def _bmpq(situation: Situation) -> Outcome:
 
 
 def _hawq(situation: Situation) -> Outcome:
-    """Hessian traces of the network as it is, times squared weight errors."""
+    """Hessian traces with the weights as they are, in float, times squared weight errors."""
     if situation.calibration is None:
         raise HwbmpqError(
             "the method hawq measures Hessian traces and needs labelled batches",
@@ -230,12 +232,14 @@ METHODS = {
             summary="control: layers in random order get the widest that still fits",
             decides="once",
             decide=_random,
+            by_scores=False,
         ),
         Method(
             name="greedy",
             summary="control: the same, the smallest layers first",
             decides="once",
             decide=_greedy,
+            by_scores=False,
         ),
         Method(
             name="reversed",

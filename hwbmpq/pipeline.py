@@ -10,7 +10,6 @@ from torch import nn
 
 from hwbmpq import ranks
 from hwbmpq.allocator import BitAllocator
-from hwbmpq.data.batches import TrainingBatches
 from hwbmpq.data.images import ImageData
 from hwbmpq.decisions import Decision
 from hwbmpq.errors import HwbmpqError
@@ -26,15 +25,21 @@ from hwbmpq.quant import as_float, prepare
 from hwbmpq.question import Question
 from hwbmpq.question import ask as ask
 from hwbmpq.report import Plan
-from hwbmpq.training.evaluation import Evaluation, evaluate
+from hwbmpq.training.evaluation import EVALUATION_BATCH, Evaluation, evaluate
 from hwbmpq.training.hooks import Progress, TrainingHook
 from hwbmpq.training.run_directory import RunDirectory
 from hwbmpq.training.settings import RunSettings
-from hwbmpq.training.setup import calibration_batches, check_outputs, example_input, find_device, place
+from hwbmpq.training.setup import (
+    calibration_batches,
+    check_outputs,
+    example_input,
+    find_device,
+    place,
+    training_batches,
+)
 from hwbmpq.training.trainer import Trainer
 from hwbmpq.without_training import calibrate_only
 
-EVALUATION_BATCH = 250
 _HESSIAN_IMAGES = 64
 """For the method hawq: traces are slow."""
 
@@ -61,19 +66,27 @@ def compress(
     run: RunDirectory | None = None,
     state: Mapping[str, Any] | None = None,
     hooks: Sequence[TrainingHook] = (),
+    on_ready: Callable[[], None] | None = None,
     on_trainer: Callable[[Trainer], None] | None = None,
 ) -> Compression:
     """Train ``network`` once, quantized, deciding widths on the way; with 0 epochs, only calibrate it.
 
     Changes ``network`` in place. ``run`` receives checkpoints, history and the result; ``state`` is a checkpoint of it
-    to continue from. ``on_trainer`` gets the trainer before it starts, so that somebody can ask it to stop.
+    to continue from. ``on_ready`` is called when all has been found to fit, before anything is written or trained;
+    ``on_trainer`` gets the trainer before it starts, so that somebody can ask it to stop.
     """
     start = time.monotonic()
     keep_freed_memory()
-    torch.manual_seed(settings.seed)
+    if state is not None and settings.epochs == 0:
+        raise HwbmpqError(
+            "a run without training has nothing to continue", hint="evaluate it, or start it anew"
+        )
+    torch.manual_seed(settings.seed + ranks.rank())  # ranks that drop out the same neurons would learn less
     check_outputs(network, data)
     place(network, find_device(settings.device, ranks.local_rank()), data)
     allocator = make_allocator(network, data, settings)
+    if on_ready is not None:
+        on_ready()
     if settings.epochs == 0:
         progress = calibrate_only(network, allocator, data, settings, run=run, hooks=hooks)
     else:
@@ -144,7 +157,7 @@ def make_trainer(
     run: RunDirectory | None = None,
     hooks: Sequence[TrainingHook] = (),
 ) -> Trainer:
-    batches = TrainingBatches(
+    batches = training_batches(
         data.train,
         batch_size=settings.batch_size,
         augment=settings.augment or data.augment,
@@ -176,7 +189,7 @@ def restore(
     network: nn.Module, data: ImageData, settings: RunSettings, state: Mapping[str, Any]
 ) -> nn.Module:
     """Change ``network`` in place: quantize it as a run did, with the run's weights and widths."""
-    check_outputs(network, data)
+    check_outputs(network, data, at_least=True)
     graph = describe(network, example_input(network, data.test), tie=settings.tie)
     prepare(network, graph, per_channel=settings.per_channel)
     try:

@@ -4,7 +4,8 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from torch import distributed
+import torch
+from torch import Tensor, distributed
 
 from hwbmpq.errors import HwbmpqError, OtherRankError
 
@@ -32,6 +33,8 @@ def join(use_cuda: bool) -> bool:
     """Join the other processes that torchrun started; False if this process was started alone."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2 or is_distributed():
         return is_distributed()
+    if use_cuda:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))  # nccl sends objects by the current one
     distributed.init_process_group("nccl" if use_cuda else "gloo")
     return True
 
@@ -59,6 +62,13 @@ def on_first_rank(work: Callable[[], Result]) -> Result:
     if answer[1] is not None:
         raise OtherRankError(f"rank 0 failed: {answer[1]}")
     return answer[0]  # type: ignore[return-value]
+
+
+def mean(values: Tensor) -> Tensor:
+    """The mean over all ranks, on each of them."""
+    values = values.clone()
+    distributed.all_reduce(values)
+    return values / rank_count()
 
 
 def check_equal(value: object, what: str) -> None:

@@ -5,11 +5,12 @@ from dataclasses import asdict
 
 from torch import nn
 
+from hwbmpq import ranks
 from hwbmpq.allocator import BitAllocator
 from hwbmpq.data.images import ImageData
 from hwbmpq.quant import as_float
 from hwbmpq.sensitivity import measure_sensitivity
-from hwbmpq.training.evaluation import evaluate
+from hwbmpq.training.evaluation import EVALUATION_BATCH, evaluate
 from hwbmpq.training.hooks import Progress, TrainingHook
 from hwbmpq.training.post_training import post_training
 from hwbmpq.training.run_directory import RunDirectory
@@ -17,7 +18,6 @@ from hwbmpq.training.settings import RunSettings
 from hwbmpq.training.setup import CALIBRATION_BATCH, calibration_batches
 from hwbmpq.values import Sensitivity
 
-_EVALUATION_BATCH = 250
 _ROUNDING_BATCH = 64
 
 
@@ -33,7 +33,7 @@ def calibrate_only(
     """Change ``network`` in place, which ``allocator`` has prepared: give it widths and round its weights."""
     progress = Progress()
     with as_float(network):
-        progress.float_accuracy = evaluate(network, data.test.batches(_EVALUATION_BATCH)).accuracy
+        progress.float_accuracy = evaluate(network, data.test.batches(EVALUATION_BATCH)).accuracy
     if allocator.method.decides != "never":
         allocator.decide(_sensitivity(network, allocator, data, settings, hooks))
     if not allocator.method.in_float:
@@ -41,9 +41,9 @@ def calibrate_only(
             data.train, settings.calibration_images, batch_size=_ROUNDING_BATCH, seed=settings.seed
         )
         post_training(network, [images for images, _ in batches], on_layer=_teller(hooks, "rounding weights"))
-    found = evaluate(network, data.test.batches(_EVALUATION_BATCH))
+    found = evaluate(network, data.test.batches(EVALUATION_BATCH))
     progress.records.append(_record(allocator, found.accuracy, found.loss))
-    if run is not None:
+    if run is not None and ranks.rank() == 0:
         run.save_checkpoint(
             {
                 "model": network.state_dict(),

@@ -4,9 +4,10 @@ import argparse
 import json
 import platform
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from hwbmpq.cli.render_run import accuracy_lines, baseline_lines, print_run
 from hwbmpq.cli.run_building import build
 from hwbmpq.cli.training_options import add_training_options, resumed_settings, settings_from
 from hwbmpq.cli.training_progress import TrainingProgress
-from hwbmpq.errors import HwbmpqError
+from hwbmpq.errors import HwbmpqError, OtherRankError, RunStoppedError
 
 if TYPE_CHECKING:
     from hwbmpq.data import ImageData
@@ -126,11 +127,15 @@ def _compress(args: argparse.Namespace, settings: "RunSettings", folder: "RunDir
     # A checkpoint has the weights: what the run began with is not looked for again.
     source = settings if state is None else settings.model_copy(update={"weights": None, "pretrained": False})
     model, data = build(source, download=args.download)
-    if is_first and args.resume is None:
-        _make_folder(args, settings, folder)
+    # What the data and the network's own defaults made of it: other images must not change it afterwards.
+    size = "x".join(map(str, model.input_size))
+    settings = settings.model_copy(update={"input": size, "num_classes": data.classes})
     if not args.quiet:
         _announce(console, settings, model, data, folder)
-    result = _train(args, settings, model, data, folder, console, state)
+    make = None
+    if is_first and args.resume is None:
+        make = partial(_make_folder, settings, folder, overwrite=args.overwrite)
+    result = _train(args, settings, model, data, folder, console, state, make)
     baseline = _baseline(args, settings, result, folder, console) if args.baseline else None
     if not is_first:
         return
@@ -166,8 +171,8 @@ def _saved_state(
     return state
 
 
-def _make_folder(args: argparse.Namespace, settings: "RunSettings", folder: "RunDirectory") -> None:
-    folder.create(overwrite=args.overwrite)
+def _make_folder(settings: "RunSettings", folder: "RunDirectory", *, overwrite: bool = False) -> None:
+    folder.create(overwrite=overwrite)
     facts = {
         "written by": f"hwbmpq {hwbmpq.__version__}, Python {platform.python_version()}",
         "begun": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -186,6 +191,13 @@ def _announce(
     console.print(f"run: {escape(str(folder.path))}", soft_wrap=True)
     for remark in data.remarks:
         console.print(f"[yellow]![/] {escape(remark)}", soft_wrap=True)
+    if settings.epochs == 0 and not (
+        settings.weights or settings.pretrained or settings.model.startswith("file:")
+    ):
+        console.print(
+            "[yellow]![/] the weights are random, and nothing is trained: give --weights or --pretrained",
+            soft_wrap=True,
+        )
     if settings.amp and hwbmpq.training.find_device(settings.device).type == "cpu":
         console.print("[yellow]![/] mixed float precision is usually slower on CPUs", soft_wrap=True)
 
@@ -198,6 +210,7 @@ def _train(
     folder: "RunDirectory",
     console: Console,
     state: "dict[str, Any] | None",
+    make_folder: "Callable[[], None] | None",
 ) -> "Compression":
     try:
         with ExitStack() as stack:
@@ -213,17 +226,16 @@ def _train(
                 run=folder,
                 state=state,
                 hooks=hooks,
+                on_ready=make_folder,
                 on_trainer=stack.enter_context(_graceful_stop(console)).append,
             )
     except hwbmpq.InfeasibleBudget as error:
-        folder.discard()
+        if hwbmpq.ranks.rank() != 0:
+            raise OtherRankError(str(error)) from error
         if args.json:
             print(json.dumps(error.to_dict(), indent=2))
         question = hwbmpq.pipeline.question_of(model.network, data, settings)
         raise explained_infeasible(error, question) from error
-    except HwbmpqError:
-        folder.discard()
-        raise
 
 
 @contextmanager
@@ -264,11 +276,16 @@ def _baseline(
         return None
     uniform = settings.model_copy(update={"method": "hpq", "bits": (best.weight_bits,)})
     beside = hwbmpq.training.RunDirectory(folder.path / "baseline")
-    state = beside.load_checkpoint()[0] if args.resume is not None and beside.has_checkpoint else None
+    state = _saved_state(args, beside, console) if beside.has_checkpoint else None
     model, data = build(uniform)
+    make = None
     if hwbmpq.ranks.rank() == 0 and state is None:
-        beside.create(overwrite=args.resume is not None)
-        beside.save_settings(uniform, {"baseline of": folder.path.name})
+        make = partial(_make_folder, uniform, beside, overwrite=args.resume is not None)
     if not args.quiet:
         console.print(f"baseline: {best.label} for all layers", soft_wrap=True)
-    return _train(args, uniform, model, data, beside, console, state), uniform
+    try:
+        return _train(args, uniform, model, data, beside, console, state, make), uniform
+    except RunStoppedError as error:
+        raise RunStoppedError(
+            f"baseline: {error}", hint=f"hwbmpq compress --resume {folder.path} --baseline"
+        ) from error

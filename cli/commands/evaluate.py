@@ -50,12 +50,14 @@ def run(args: argparse.Namespace) -> None:
     state, problem = folder.load_checkpoint(best=args.best)
     model, data = build(settings)
     network = hwbmpq.pipeline.restore(model.network, data, settings, state)
-    found = hwbmpq.training.evaluate(network, data.test.batches(hwbmpq.pipeline.EVALUATION_BATCH))
+    found = hwbmpq.training.evaluate(network, data.test.batches(hwbmpq.training.EVALUATION_BATCH))
     if args.json:
         content = {"run": args.folder, "data": settings.data, "test_accuracy": found.accuracy}
         print(json.dumps({**content, "test_loss": found.loss, "test_images": found.images}, indent=2))
         return
     console = OutputConsole()
+    for remark in data.remarks:
+        console.print(f"[yellow]![/] {escape(remark)}")
     if problem:
         console.print(f"[yellow]![/] {escape(problem)}: the state before is used")
     console.print(

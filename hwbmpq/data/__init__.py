@@ -11,3 +11,4 @@ from hwbmpq.data.load import OpenData as OpenData
 from hwbmpq.data.load import load_data as load_data
 from hwbmpq.data.load import load_images as load_images
 from hwbmpq.data.load import open_data as open_data
+from hwbmpq.data.loaders import from_loaders as from_loaders

@@ -15,15 +15,16 @@ from hwbmpq.sensitivity.enbg import bit_gradient_norm
 class BitGradientCollector:
     """NBG of every layer, averaged over the steps of an epoch.
 
-    Call ``add_step`` once per optimizer step, when the gradients are complete. All sums stay on the network's
+    ``with_squares`` also averages squared gradients, which takes another pass over them. Call ``add_step`` once per optimizer step, when the gradients are complete. All sums stay on the network's
     device: nothing waits for it before ``close_epoch``. A step with an infinite or NaN gradient does not
     count; a gradient scaler skips it as well.
     """
 
-    def __init__(self, model: nn.Module, widest: Mapping[str, int]) -> None:
+    def __init__(self, model: nn.Module, widest: Mapping[str, int], *, with_squares: bool = False) -> None:
         layers = dict(quantized_layers(model))
         self._layers = {name: layers[name] for name in widest}
         self._widest = widest
+        self._with_squares = with_squares
         holders = Counter(id(layer.weight) for layer in self._layers.values())
         self._holders = {name: holders[id(layer.weight)] for name, layer in self._layers.items()}
         self._computed = {name: _ComputedWeight.watch(layer) for name, layer in self._layers.items()}
@@ -40,7 +41,7 @@ class BitGradientCollector:
                 gradient = weight.new_zeros(())
             # Layers that hold one weight are tied: together they count its gradient once.
             norms.append(bit_gradient_norm(gradient, weight, self._widest[name]) / self._holders[name])
-            squares.append(torch.linalg.vector_norm(gradient, 2).square() / gradient.numel())
+            squares.append(_mean_square(gradient) if self._with_squares else norms[-1])
         self._add(torch.stack(norms), torch.stack(squares), scaler)
 
     @torch.no_grad()
@@ -94,25 +95,29 @@ class BitGradientCollector:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._sums = None if state["sums"] is None else state["sums"].clone()
+        device = next(cast(Tensor, layer.weight).device for layer in self._layers.values())
+        self._sums = None if state["sums"] is None else state["sums"].clone().to(device)
 
 
 class _ComputedWeight:
     """The weight that enters a layer's quantizer and its gradient, where that is not the parameter itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, layer: QuantizedLayer) -> None:
+        self._parameter = cast(Tensor, layer.weight)
         self._weight: Tensor | None = None
         self._gradient: Tensor | None = None
 
     @classmethod
     def watch(cls, layer: QuantizedLayer) -> "_ComputedWeight":
-        watch = cls()
+        watch = cls(layer)
         layer.weight_watch = watch.see
         return watch
 
     def see(self, weight: Tensor) -> None:
         if weight.requires_grad and not torch.compiler.is_compiling():
             self._weight = weight.detach()
+            if self._parameter.grad is None:
+                self._gradient = None  # what there was belongs to gradients that were thrown away
             weight.register_hook(self._add)  # type: ignore[no-untyped-call]
 
     def _add(self, gradient: Tensor) -> None:
@@ -131,6 +136,14 @@ class _ComputedWeight:
             distributed.all_reduce(gradient)
             gradient /= distributed.get_world_size()
         return weight, gradient
+
+
+def _mean_square(gradient: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(gradient.float() if gradient.dtype in _HALVES else gradient, 2)
+    return norm.square() / gradient.numel()
+
+
+_HALVES = (torch.float16, torch.bfloat16)  # squares overflow there
 
 
 def mean_over_epochs(epochs: Iterable[Mapping[str, float]]) -> dict[str, float]:

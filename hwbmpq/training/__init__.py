@@ -1,5 +1,6 @@
 """The training loop, its settings, and the folder that a run leaves behind."""
 
+from hwbmpq.training.evaluation import EVALUATION_BATCH as EVALUATION_BATCH
 from hwbmpq.training.evaluation import Evaluation as Evaluation
 from hwbmpq.training.evaluation import evaluate as evaluate
 from hwbmpq.training.hooks import StepReport as StepReport

@@ -11,6 +11,8 @@ from hwbmpq.errors import HwbmpqError
 from hwbmpq.sensitivity.loss import first_tensor
 from hwbmpq.training.model_runs import modes_kept
 
+EVALUATION_BATCH = 250
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:

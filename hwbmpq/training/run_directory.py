@@ -87,12 +87,6 @@ class RunDirectory:
             elif entry.name in _FOLDERS and entry.is_dir():
                 shutil.rmtree(entry)
 
-    def discard(self) -> None:
-        """Take a folder back that has nothing but its settings: the run never began."""
-        if [entry.name for entry in self._entries()] == [_CONFIG]:
-            self._clear()
-            self.path.rmdir()
-
     def open(self) -> "RunDirectory":
         """An existing run."""
         if not (self.path / _CONFIG).is_file():

@@ -86,6 +86,11 @@ class RunSettings(BaseModel):
             raise ValueError("give a value, not yes or no")
         return value
 
+    @field_validator("sensitivity")
+    @classmethod
+    def _as_registered(cls, name: str) -> str:
+        return name.replace("-", "_")  # as plan has them
+
     @field_validator("lr_decay_at")
     @classmethod
     def _ascending_shares(cls, shares: tuple[float, ...]) -> tuple[float, ...]:
@@ -118,6 +123,8 @@ def resolve_settings(given: Mapping[str, Any]) -> RunSettings:
             hint=f"settings are {', '.join(RunSettings.model_fields)}",
         )
     epochs = said.get("epochs")
+    if isinstance(epochs, float) and epochs.is_integer():
+        epochs = said["epochs"] = int(epochs)
     recipe = recipe_for(
         str(said.get("data", "digits")),
         epochs=epochs if isinstance(epochs, int) else None,  # what else it may be is refused below

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hwbmpq.data.batches import TrainingBatches
+from hwbmpq.data.batches import Batches, LoaderBatches, TrainingBatches
 from hwbmpq.data.images import ImageData, LabelledImages
+from hwbmpq.data.loaders import LoaderImages
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.sensitivity.loss import first_tensor
 from hwbmpq.training.model_runs import modes_kept
@@ -37,22 +39,30 @@ def place(network: nn.Module, device: torch.device, data: ImageData) -> nn.Modul
     return network.to(device)
 
 
-def example_input(network: nn.Module, images: LabelledImages) -> Tensor:
+def example_input(network: nn.Module, images: LabelledImages | LoaderImages) -> Tensor:
     """One image, where the network is."""
     device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
     return next(images.batches(1))[0].to(device)
 
 
+def training_batches(images: LabelledImages | LoaderImages, *, batch_size: int, **options: Any) -> Batches:
+    """Batches to train on: ours by ``options``, or those of a user's own loader, which has its own."""
+    if isinstance(images, LoaderImages):
+        return LoaderBatches(images.loader)
+    return TrainingBatches(images, batch_size=batch_size, **options)
+
+
 def calibration_batches(
-    images: LabelledImages, count: int, *, batch_size: int = CALIBRATION_BATCH, seed: int = 0
+    images: LabelledImages | LoaderImages, count: int, *, batch_size: int = CALIBRATION_BATCH, seed: int = 0
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """About ``count`` images in random order (stored, they may be sorted by class), in whole batches."""
-    batches = TrainingBatches(images, batch_size=min(batch_size, count), seed=seed)
-    return islice(batches.epoch(0), max(1, count // batches.images_per_step))
+    size = min(batch_size, count, len(images))
+    batches = training_batches(images, batch_size=size, seed=seed)
+    return islice(batches.epoch(0), max(1, count // size))
 
 
-def check_outputs(network: nn.Module, data: ImageData) -> None:
-    """An error unless the network has one output for each class of the images."""
+def check_outputs(network: nn.Module, data: ImageData, *, at_least: bool = False) -> None:
+    """An error unless the network has one output for each class of the images (``at_least``: or more)."""
     try:
         with modes_kept(network), torch.no_grad():
             output = first_tensor(network(example_input(network, data.train)))
@@ -66,8 +76,9 @@ def check_outputs(network: nn.Module, data: ImageData) -> None:
         raise HwbmpqError(
             "the network returns no scores, one per image and class: only classifiers are trained"
         )
-    if output.shape[1] != data.classes:
+    outputs = output.shape[1]
+    if outputs < data.classes or (outputs > data.classes and not at_least):
         raise HwbmpqError(
-            f"the network has {output.shape[1]} outputs, but {data.name} has {data.classes} classes",
+            f"the network has {outputs} outputs, but {data.name} has {data.classes} classes",
             hint=f"build the network with {data.classes} classes (--num-classes {data.classes})",
         )

@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.training.hooks import StepReport, TrainingHook
+
+if TYPE_CHECKING:
+    from hwbmpq.training.trainer import Trainer
 
 _CURVES = ("loss", "train_accuracy", "test_accuracy", "test_loss", "learning_rate")
 
@@ -15,18 +18,23 @@ class TensorBoardHook(TrainingHook):
 
     def __init__(self, folder: Path) -> None:
         try:
-            from torch.utils.tensorboard import SummaryWriter  # an optional extra
+            from torch.utils import tensorboard  # an optional extra
         except ImportError as error:
             raise HwbmpqError(
                 "TensorBoard is not installed", hint="pip install hwbmpq[tensorboard]"
             ) from error
-        self._writer: Any = SummaryWriter(str(folder / "tensorboard"))
+        self._make_writer: Any = lambda: tensorboard.SummaryWriter(str(folder / "tensorboard"))
+        self._writer: Any = None
 
     def __enter__(self) -> "TensorBoardHook":
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
+
+    def on_start(self, trainer: "Trainer") -> None:
+        self._writer = self._make_writer()  # now that the run's folder is there
 
     def after_step(self, report: StepReport) -> None:
         done = (report.epoch - 1) * report.steps + report.step

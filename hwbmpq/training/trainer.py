@@ -57,6 +57,8 @@ class Trainer:
         self._wrapped = self._wrap()
         self._saved_at = time.monotonic()
         self._stop_asked = False
+        self._unread: Tensor | None = None
+        """Loss and hits that are still on the device."""
 
     def _wrap(self) -> nn.Module:
         """Anew whenever widths change: DDP looks once which parameters train, and clipping points may begin to."""
@@ -109,7 +111,9 @@ class Trainer:
         if isinstance(self._wrapped, DistributedDataParallel):
             self._wrapped.require_backward_grad_sync = is_last
         try:
-            with torch.autocast(self._device.type, enabled=self.settings.amp):
+            # Only CUDA's gradients are scaled, which float16 needs.
+            half = torch.float16 if self._device.type == "cuda" else torch.bfloat16
+            with torch.autocast(self._device.type, half, enabled=self.settings.amp):
                 logits = first_tensor(self._wrapped(images))
             assert logits is not None
             loss = F.cross_entropy(logits.float(), labels, label_smoothing=self.settings.label_smoothing)
@@ -119,16 +123,25 @@ class Trainer:
         self._count(loss.detach(), logits.detach(), labels)
 
     def _count(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
-        # On CPU a look costs nothing; elsewhere it would wait for the device.
-        step = self.progress.batch // self.settings.accumulate
-        if self._device.type != "cpu" and step % _LOOK_EVERY:
-            return
-        value = loss.item()
-        if not math.isfinite(value):
-            raise self._diverged(f"the loss is {value}")
-        self.progress.loss_sum += value * len(labels)
-        self.progress.correct += int((logits.argmax(dim=1) == labels).sum())
+        correct = (logits.argmax(dim=1) == labels).sum()
+        found = torch.stack([loss * len(labels), correct.to(loss.dtype)])
+        self._unread = found if self._unread is None else self._unread + found
         self.progress.images += len(labels)
+        # On CPU a look costs nothing; elsewhere it waits for the device.
+        step = self.progress.batch // self.settings.accumulate
+        if self._device.type == "cpu" or step % _LOOK_EVERY == 0:
+            self._read_counts()
+
+    def _read_counts(self) -> None:
+        """Bring loss and hits over from the device."""
+        if self._unread is None:
+            return
+        loss, correct = self._unread.tolist()
+        self._unread = None
+        if not math.isfinite(loss):
+            raise self._diverged(f"the loss is {loss}")
+        self.progress.loss_sum += loss
+        self.progress.correct += int(correct)
 
     def _diverged(self, what: str) -> NonFiniteError:
         step = min(self.progress.batch // self.settings.accumulate + 1, self.steps_per_epoch)
@@ -177,6 +190,7 @@ class Trainer:
 
     def _end_epoch(self) -> None:
         progress = self.progress
+        self._read_counts()
         bits = {name: str(precision) for name, precision in self.allocator.bits.items()}
         evaluation = ranks.on_first_rank(self._checked_evaluation)
         is_best = self.allocator.is_settled and evaluation.accuracy > progress.best_accuracy
@@ -219,7 +233,8 @@ class Trainer:
     # state
 
     def save(self) -> None:
-        """Write a checkpoint of everything that the rest of the run depends on."""
+        """Write a checkpoint of everything that the rest of the run depends on; not of a run that diverged."""
+        self._read_counts()
         self._saved_at = time.monotonic()
         if self._run is None or ranks.rank() != 0:
             return
@@ -251,7 +266,8 @@ class Trainer:
         self._scaler.load_state_dict(state["scaler"])
         self.progress = Progress(**state["progress"])
         self._wrapped = self._wrap()
-        _set_random_state(state["random"])
+        if ranks.rank() == 0:  # the state is the first rank's
+            _set_random_state(state["random"])
 
 
 def _make_optimizer(model: nn.Module, settings: RunSettings) -> torch.optim.Optimizer:

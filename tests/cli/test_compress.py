@@ -6,14 +6,17 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
 from PIL import Image
 
 import hwbmpq
+from hwbmpq import methods
 from hwbmpq.cli.main import main
 from hwbmpq.cli.run_building import load_network
+from hwbmpq.cli.training_options import METHODS
 from hwbmpq.cli.training_progress import TrainingProgress
 
 SMALL = ["--model", "hwbmpq:resnet8", "--target", "mpic", "--data", "fake", "--train-images", "64"]
@@ -292,3 +295,62 @@ def test_a_factory_that_takes_no_class_count_is_used_as_it_is(tmp_path: Path) ->
         )
         model = load_network(settings, hwbmpq.data.open_data("digits"))
         assert model.network(torch.zeros(1, 3, 32, 32)).shape == (1, 10)
+
+
+def test_overwriting_with_a_budget_that_cannot_be_met_leaves_the_old_run(run: Run) -> None:
+    run("compress", *SHORT, "--run-dir", "one")
+    assert run("compress", *SHORT, "--overwrite", "--budget", "memory=1KiB", "--run-dir", "one")[0] == 2
+    assert run("evaluate", "one")[0] == 0
+
+
+def test_a_run_without_training_cannot_be_resumed_and_stays_as_it_is(run: Run) -> None:
+    run("compress", *SHORT, "--epochs", "0", "--calibration-images", "32", "--run-dir", "one")
+    before = Path("one/checkpoint.pt").read_bytes()
+    code, _, err = run("compress", "--resume", "one")
+    assert code == 2
+    assert "nothing to continue" in err
+    assert Path("one/checkpoint.pt").read_bytes() == before
+
+
+def test_random_weights_that_nobody_trains_are_pointed_out(run: Run) -> None:
+    _, _, err = run("compress", *SHORT, "--epochs", "0", "--calibration-images", "32", "--run-dir", "one")
+    assert "the weights are random, and nothing is trained" in err
+
+
+def test_other_images_do_not_change_the_network_that_is_evaluated(run: Run) -> None:
+    run("compress", *SHORT, "--run-dir", "one")
+    config = yaml.safe_load(Path("one/config.yaml").read_text())
+    assert (config["input"], config["num_classes"]) == ("3x32x32", 10)
+    images = np.zeros((20, 48, 48, 3), np.uint8)
+    np.savez("other.npz", x_train=images, y_train=np.arange(20) % 9, x_test=images, y_test=np.arange(20) % 9)
+    code, out, err = run("evaluate", "one", "--data", "npz:other.npz", "--json")
+    assert code == 0, err
+    assert json.loads(out)["test_images"] == 20
+
+
+def test_an_objective_that_cannot_be_had_is_refused_before_training(run: Run) -> None:
+    code, _, err = run("compress", *SHORT, "--objective", "hawq", "--run-dir", "one")
+    assert code == 2
+    assert "use the method hawq" in err
+    assert "epoch 1" not in err
+
+
+def test_the_epochs_of_a_file_can_be_changed(run: Run) -> None:
+    run("compress", *SHORT, "--epochs", "4", "--warmup-epochs", "2", "--run-dir", "one")
+    code, _, err = run("compress", "--config", "one/config.yaml", "--decide-after", "1,3", "--run-dir", "two")
+    assert code == 0, err
+    assert "decided after epoch 1, 3" in err
+
+
+def test_a_profile_in_this_folder_is_found_from_another(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped = hwbmpq.hardware.shipped_folder() / "generic.yaml"
+    Path("mine.yaml").write_text(Path(str(shipped)).read_text())
+    words = ["mine.yaml" if word == "mpic" else word for word in SHORT]
+    assert run("compress", *words, "--run-dir", "one")[0] == 0
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert run("compress", "--resume", "../one", "-q")[0] == 0
+
+
+def test_the_methods_of_the_command_line_are_those_of_the_library() -> None:
+    assert tuple(methods.METHODS) == METHODS

@@ -51,7 +51,7 @@ def test_importance_decides_which_weights_are_hit() -> None:
     assert float(best_scale(rows, 2, torch.tensor([[1.0, 0.01]]))) == pytest.approx(1.0, abs=0.02)
 
 
-@every_width
+@pytest.mark.parametrize("bits", range(2, 17))
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("per_channel", [True, False], ids=["channel", "tensor"])
 def test_the_quantizer_leaves_rounded_weights_as_they_are(bits: int, seed: int, per_channel: bool) -> None:
