@@ -344,7 +344,7 @@ def test_the_epochs_of_a_file_can_be_changed(run: Run) -> None:
 
 def test_a_profile_in_this_folder_is_found_from_another(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     shipped = hwbmpq.hardware.shipped_folder() / "generic.yaml"
-    Path("mine.yaml").write_text(Path(str(shipped)).read_text())
+    Path("mine.yaml").write_text(Path(str(shipped)).read_text().replace("name: generic", "name: mine"))
     words = ["mine.yaml" if word == "mpic" else word for word in SHORT]
     assert run("compress", *words, "--run-dir", "one")[0] == 0
     Path("elsewhere").mkdir()
