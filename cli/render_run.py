@@ -43,12 +43,12 @@ def _decision_lines(result: "Compression") -> list[str]:
     moving = sum(bool(decision.moves) for decision in result.decisions)
     last = result.decisions[-1].epoch
     return [
-        f"widths were decided {_times(len(result.decisions))} and changed {_times(moving)}, last after epoch {last}"
+        f"widths were decided {_times(len(result.decisions))}, last after epoch {last}; they changed {_times(moving)}"
     ]
 
 
 def _times(count: int) -> str:
-    return {1: "once", 2: "twice"}.get(count, f"{count} times")
+    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 def baseline_lines(result: "Compression", baseline: "Compression") -> list[str]:

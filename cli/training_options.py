@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hwbmpq.training.settings import RunSettings
 
 METHODS = ("bmpq", "fp32", "hpq", "ad", "hawq", "random", "greedy", "reversed")
-_MAY_CHANGE = {"device", "data_root", "checkpoint_minutes"}
+_MAY_CHANGE = {"baseline", "device", "data_root", "checkpoint_minutes"}
 """Settings that a resumed run may get anew: they change nothing in the result."""
 
 
@@ -32,7 +32,8 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="COST=AMOUNT",
-        help="an upper bound on a cost; several hold together (default: the profile's own)",
+        help="an upper bound on a cost, such as memory=350KiB, memory=12x (a twelfth of float), latency=8ms, energy=40uJ or "
+        "bops=30%%; several hold together (default: the profile's own)",
     )
     add_allocation_options(parser)
     _add_method(parser.add_argument_group("method"))
@@ -58,7 +59,7 @@ def _add_method(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--sensitivity",
         metavar="METHOD",
-        help="what --epochs 0 allocates by (default: enbg; training always learns enbg)",
+        help="what --epochs 0 allocates by: enbg, weight-error or hessian-trace (default: enbg; training always learns enbg)",
     )
     group.add_argument(
         "--per-channel",

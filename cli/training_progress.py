@@ -39,7 +39,7 @@ class TrainingProgress:
             *columns, console=console, transient=True, disable=quiet or not console.is_terminal
         )
         self._epoch_started = time.monotonic()
-        self._epochs = 0
+        self._epochs = self._warmup = 0
         self._others: dict[str, Any] = {}
         self._fixed: frozenset[str] = frozenset()
 
@@ -53,9 +53,11 @@ class TrainingProgress:
         allocator: Any = trainer.allocator
         self._fixed = frozenset(n for n, options in allocator.question.choices.items() if len(options) == 1)
         self._epochs = trainer.settings.epochs
+        self._warmup = 0 if allocator.schedule is None else allocator.schedule.warmup_epochs
         if not self._quiet:
             for line in _what_is_ahead(allocator, trainer.settings.activation_bits):
                 self._console.print(line, soft_wrap=True)
+            self._console.print(f"{counted(trainer.steps_per_epoch, 'step')} an epoch", soft_wrap=True)
         done, steps = trainer.progress.epoch, trainer.steps_per_epoch
         self._bars.start()
         # The bar of the whole run counts steps, so that the time left is known within the first epoch.
@@ -86,12 +88,13 @@ class TrainingProgress:
         self._epoch_started = time.monotonic()
         if self._quiet:
             return
-        best = "  best" if record["is_best"] else ""
+        is_warmup = self._warmup and record["epoch"] <= self._warmup
+        mark = "  warm-up" if is_warmup else "  best" if record["is_best"] else ""
         width = len(str(self._epochs))
         self._console.print(
             f"epoch {record['epoch']:{width}}/{self._epochs}  loss {record['loss']:.3f}  "
             f"train {record['train_accuracy']:.1%}  test {record['test_accuracy']:.1%}  "
-            f"lr {record['learning_rate']:.2g}  {seconds:.1f} s{best}",
+            f"lr {record['learning_rate']:.2g}  {seconds:.1f} s{mark}",
             soft_wrap=True,
         )
         if decision is not None:

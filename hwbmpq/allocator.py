@@ -63,7 +63,7 @@ class BitAllocator:
         target: str | Path | HardwareProfile,
         epochs: int,
         budgets: Budgets | None = None,
-        bits: Sequence[int] | None = None,
+        bits: Sequence[int] | int | None = None,
         warmup_epochs: int | None = None,
         interval_epochs: int | None = None,
         decide_after: Sequence[int] | None = None,
@@ -85,7 +85,17 @@ class BitAllocator:
         graph = describe(model, example_input, tie=tie)
         if self.method.takes_all_widths and bits is None:
             bits = common_widths(graph, profile)
-        self.question = ask(graph, profile, budgets, bits=bits, activation_bits=activation_bits)
+        self.question = ask(
+            graph,
+            profile,
+            budgets,
+            bits=(bits,) if isinstance(bits, int) else bits,
+            activation_bits=activation_bits,
+            needs_budget=self.method.keeps_budget,
+        )
+        if budgets and not self.method.keeps_budget:
+            remark = f"the method {method} keeps no budget: {', '.join(budgets)} may end above it"
+            self.question = replace(self.question, remarks=(*self.question.remarks, remark))
         self._objective, self._solver, self._seed = objective, solver, seed
         self._check_objective()
         self._check_feasible()

@@ -101,6 +101,6 @@ class DecisionSchedule:
 def _check_warmup(epochs: int, warmup_epochs: int) -> None:
     if warmup_epochs >= epochs:
         raise HwbmpqError(
-            f"a warm-up of {warmup_epochs} in a run of {epochs} epochs: the budget would never be enforced",
+            f"{warmup_epochs} of {epochs} epochs are warm-up: the budget would never be enforced",
             hint="train for more epochs (2 at least), or shorten the warm-up; 0 epochs only calibrate",
         )

@@ -16,6 +16,7 @@ from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import describe
 from hwbmpq.hardware import load_profile
 from hwbmpq.host_memory import keep_freed_memory
+from hwbmpq.methods import get_method
 from hwbmpq.planning import MEASURING_BATCH as MEASURING_BATCH
 from hwbmpq.planning import measure as measure
 from hwbmpq.planning import plan as plan
@@ -116,6 +117,7 @@ def question_of(network: nn.Module, data: ImageData, settings: RunSettings) -> Q
         settings.budgets,
         bits=settings.bits,
         activation_bits=settings.activation_bits,
+        needs_budget=get_method(settings.method).keeps_budget,
     )
 
 

@@ -142,7 +142,7 @@ def report_on(
         explanation=explanation,
         objective_range=problem.objective_range,
         is_optimized=is_optimized,
-        remarks=(*question.remarks, *_objective_remarks(objective, costs.widths)),
+        remarks=(*question.remarks, *(_objective_remarks(objective, costs.widths) if is_optimized else ())),
         missing={name: str(error) for name, error in costs.missing.items()},
     )
 

@@ -49,9 +49,13 @@ def ask(
     *,
     bits: Sequence[int] | None = None,
     activation_bits: str | int = "auto",
+    needs_budget: bool = True,
 ) -> Question:
-    """Candidates, costs and budgets of a network on a device; defaults come from the profile."""
-    said: Budgets = budgets if budgets else profile.budgets
+    """Candidates, costs and budgets of a network on a device; defaults come from the profile.
+
+    Without ``needs_budget`` only those count that are given.
+    """
+    said: Budgets = budgets or (profile.budgets if needs_budget else {})
     parsed = {name: parse_budget(name, text) for name, text in said.items()}
     wanted = list(dict.fromkeys(["memory", *profile.cost_models, *parsed]))
     policy, why = _activation_policy(graph, profile, list(parsed) or ["memory"], bits, activation_bits)
@@ -62,7 +66,7 @@ def ask(
     remarks = [why] if why else []
     if not budgets and limits:
         remarks.append(f"budgets of the profile: {', '.join(f'{n}={t}' for n, t in asked.items())}")
-    if not limits:
+    if not limits and needs_budget:
         limits = {"memory": _default_memory(tables)}
         asked = {"memory": f"{DEFAULT_RANGE:.0%} of the range"}
         remarks.append(
@@ -70,7 +74,7 @@ def ask(
         )
     remarks += _promotions(tables)
     if len(tables.widths) == 1:
-        remarks.append(f"the device offers W{tables.widths[0]} only: there is nothing to allocate")
+        remarks.append(f"W{tables.widths[0]} is the only candidate: there is nothing to allocate")
     return Question(graph=graph, costs=tables, limits=limits, asked=asked, remarks=tuple(remarks))
 
 
@@ -89,6 +93,8 @@ def _activation_policy(
     asked: str | int,
 ) -> tuple[str | int, str]:
     """``auto``: the widest activations for all, unless a budget depends on them; then the same as the weights."""
+    if asked == "same":
+        return asked, _not_the_same(layer_candidates(graph, profile, bits, activation_bits="same"))
     if asked != "auto":
         return asked, ""
     tables = []
@@ -107,6 +113,15 @@ def _activation_policy(
         return "same", ""
     label = widest.label(widest.widths[-1])
     return "widest", f"one activation width for all ({label[label.index('A') :]}): no budget depends on it"
+
+
+def _not_the_same(choices: Choices) -> str:
+    """What to say if the device has no activations as narrow as the weights."""
+    free = {p for options in choices.values() if len(options) > 1 for p in options}
+    wider = sorted(p for p in free if p.activation_bits != p.weight_bits)
+    if not wider:
+        return ""
+    return f"the device has no activations as narrow as the weights: {', '.join(map(str, wider))}"
 
 
 def _default_memory(costs: NetworkCosts) -> float:

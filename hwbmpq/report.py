@@ -102,7 +102,10 @@ class Plan:
             "target": self.target,
             "objective": self.objective,
             "sensitivity": {"method": self.sensitivity.method, "remarks": list(self.sensitivity.remarks)},
-            "allocation": self.allocation.to_dict(),
+            "allocation": {
+                **self.allocation.to_dict(),
+                "optimal": self.is_optimized and self.allocation.optimal,
+            },
             "share_of_range": self.share_of_range(self.allocation.objective),
             "layers": [
                 {

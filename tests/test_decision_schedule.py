@@ -71,7 +71,7 @@ def test_the_interval_that_an_epoch_belongs_to(epoch: int, start: int) -> None:
 @pytest.mark.parametrize("epochs", [1, 4, 5])
 def test_a_warmup_that_fills_the_run_is_an_error(epochs: int) -> None:
     with pytest.raises(
-        HwbmpqError, match=f"warm-up of 5 .*{epochs} epochs: the budget would never be enforced"
+        HwbmpqError, match=f"5 of {epochs} epochs are warm-up: the budget would never be enforced"
     ) as error:
         periodic(epochs, 5, 1)
     assert "more epochs" in error.value.hint
@@ -92,7 +92,7 @@ def test_no_epochs_to_learn_from_is_an_error(warmup: int, interval: int, name: s
         ([0, 2], "epochs 0, 2: give ascending numbers from 1"),
         ([2, 10], "a decision after epoch 10 of 10 comes too late"),
         ([2, 12], "a decision after epoch 12 of 10 comes too late"),
-        ([10], "warm-up of 10 .*10 epochs"),
+        ([10], "10 of 10 epochs are warm-up"),
     ],
 )
 def test_aperiodic_epochs_that_make_no_sense(decide_after: list[int], message: str) -> None:

@@ -68,8 +68,8 @@ MAY_IMPORT = {
     "methods": METHOD | {"question"},
     "models": {"models", "torchvision_import"},
     "pipeline": METHOD
-    | {"allocator", "data", "decisions", "host_memory", "planning", "question", "report", "training"}
-    | {"without_training"},
+    | {"allocator", "data", "decisions", "host_memory", "methods", "planning", "question", "report"}
+    | {"training", "without_training"},
     "planning": METHOD | {"data", "question", "report"},
     "quant": {"quant"},
     "question": {"costs", "graph", "hardware"},

@@ -39,7 +39,7 @@ _EPILOG = """\
 examples:
   hwbmpq compress --model timm:resnet18 --target jetson_nano.yaml
   hwbmpq compress --model hwbmpq:resnet20 --target mpic --budget memory=12x --data cifar10 --data-root ~/data
-  hwbmpq compress --model timm:mobilenetv2_100 --pretrained --target pixel.yaml --data folder:photos --epochs 15
+  hwbmpq compress --model timm:mobilenetv2_100 --pretrained --target raspberry_pi_4 --data folder:photos --epochs 15
   hwbmpq compress --model hwbmpq:resnet20 --weights resnet20.pt --target mpic --data npz:cifar10.npz --epochs 0
   hwbmpq compress --resume runs/resnet18-jetson_nano
   torchrun --nproc-per-node 4 -m hwbmpq compress --model timm:resnet18 --target mpic --data cifar10
@@ -73,6 +73,7 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--baseline",
         action="store_true",
+        default=None,
         help="also train the widest single width that fits the budget, the same way, and compare",
     )
     run.add_argument("--tensorboard", action="store_true", help="write curves for TensorBoard into the run")
@@ -85,6 +86,9 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def run_command(args: argparse.Namespace) -> None:
     settings = _settings(args)
+    hwbmpq.load_profile(settings.target)  # before anything slow
+    for name, text in settings.budgets.items():
+        hwbmpq.costs.parse_budget(name, text)
     hwbmpq.ranks.join(use_cuda=hwbmpq.training.find_device(settings.device).type == "cuda")
     try:
         # The first rank looks and names: the others would find what it has just made.
@@ -122,7 +126,7 @@ def _free_folder(settings: "RunSettings") -> Path:
 
 def _compress(args: argparse.Namespace, settings: "RunSettings", folder: "RunDirectory") -> None:
     is_first = hwbmpq.ranks.rank() == 0
-    console = Console(stderr=True, highlight=False, quiet=not is_first)
+    console = Console(stderr=True, highlight=False, quiet=not is_first or args.quiet)
     state = _saved_state(args, folder, console)
     # A checkpoint has the weights: what the run began with is not looked for again.
     source = settings if state is None else settings.model_copy(update={"weights": None, "pretrained": False})
@@ -134,9 +138,9 @@ def _compress(args: argparse.Namespace, settings: "RunSettings", folder: "RunDir
         _announce(console, settings, model, data, folder)
     make = None
     if is_first and args.resume is None:
-        make = partial(_make_folder, settings, folder, overwrite=args.overwrite)
+        make = partial(_make_folder, settings, folder, console, overwrite=args.overwrite)
     result = _train(args, settings, model, data, folder, console, state, make)
-    baseline = _baseline(args, settings, result, folder, console) if args.baseline else None
+    baseline = _baseline(args, settings, result, folder, console) if settings.baseline else None
     if not is_first:
         return
     if args.json:
@@ -168,11 +172,20 @@ def _saved_state(
     state, problem = folder.load_checkpoint()
     if problem:
         console.print(f"[yellow]![/] {escape(problem)}: the state before is used", soft_wrap=True)
+    progress, epochs = state["progress"], folder.load_settings().epochs
+    if progress["epoch"] >= epochs:
+        console.print("the run is finished: nothing is left to train")
+    else:
+        within = f" and {progress['batch']} batches of the next" if progress["batch"] else ""
+        console.print(f"going on after epoch {progress['epoch']} of {epochs}{within}")
     return state
 
 
-def _make_folder(settings: "RunSettings", folder: "RunDirectory", *, overwrite: bool = False) -> None:
+def _make_folder(
+    settings: "RunSettings", folder: "RunDirectory", console: Console, *, overwrite: bool
+) -> None:
     folder.create(overwrite=overwrite)
+    console.print(f"run: {escape(str(folder.path))}", soft_wrap=True)
     facts = {
         "written by": f"hwbmpq {hwbmpq.__version__}, Python {platform.python_version()}",
         "begun": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -188,7 +201,6 @@ def _announce(
         f"{len(data.train):,} training and {len(data.test):,} test images, {data.classes} classes",
         soft_wrap=True,
     )
-    console.print(f"run: {escape(str(folder.path))}", soft_wrap=True)
     for remark in data.remarks:
         console.print(f"[yellow]![/] {escape(remark)}", soft_wrap=True)
     if settings.epochs == 0 and not (
@@ -274,13 +286,13 @@ def _baseline(
     if best is None:
         console.print("[yellow]![/] no single width fits the budget: there is no baseline to train")
         return None
-    uniform = settings.model_copy(update={"method": "hpq", "bits": (best.weight_bits,)})
+    uniform = settings.model_copy(update={"method": "hpq", "bits": (best.weight_bits,), "baseline": False})
     beside = hwbmpq.training.RunDirectory(folder.path / "baseline")
     state = _saved_state(args, beside, console) if beside.has_checkpoint else None
     model, data = build(uniform)
     make = None
     if hwbmpq.ranks.rank() == 0 and state is None:
-        make = partial(_make_folder, uniform, beside, overwrite=args.resume is not None)
+        make = partial(_make_folder, uniform, beside, console, overwrite=args.resume is not None)
     if not args.quiet:
         console.print(f"baseline: {best.label} for all layers", soft_wrap=True)
     try:

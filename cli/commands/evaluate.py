@@ -33,6 +33,7 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="RUN", help="the folder that hwbmpq compress wrote")
     parser.add_argument("--data", metavar="SPEC", help="other images (their test part); default: the run's")
     parser.add_argument("--data-root", metavar="DIR", help="where data sets are (default: as in the run)")
+    parser.add_argument("--download", action="store_true", help="fetch the data set if it is not there")
     parser.add_argument("--test-images", type=int, metavar="N", help="a random N of the images")
     parser.add_argument("--best", action="store_true", help="the best epoch's network instead of the last's")
     parser.add_argument("--device", metavar="auto|cpu|cuda|mps", help="where to run (default: as in the run)")
@@ -48,11 +49,16 @@ def run(args: argparse.Namespace) -> None:
         update={"weights": None, "pretrained": False, **{n: v for n, v in asked.items() if v is not None}}
     )
     state, problem = folder.load_checkpoint(best=args.best)
-    model, data = build(settings)
+    model, data = build(settings, download=args.download)
     network = hwbmpq.pipeline.restore(model.network, data, settings, state)
     found = hwbmpq.training.evaluate(network, data.test.batches(hwbmpq.training.EVALUATION_BATCH))
     if args.json:
-        content = {"run": args.folder, "data": settings.data, "test_accuracy": found.accuracy}
+        content = {
+            "run": args.folder,
+            "epoch": _epoch(state),
+            "data": settings.data,
+            "test_accuracy": found.accuracy,
+        }
         print(json.dumps({**content, "test_loss": found.loss, "test_images": found.images}, indent=2))
         return
     console = OutputConsole()
@@ -60,7 +66,16 @@ def run(args: argparse.Namespace) -> None:
         console.print(f"[yellow]![/] {escape(remark)}")
     if problem:
         console.print(f"[yellow]![/] {escape(problem)}: the state before is used")
+    if _epoch(state) < settings.epochs and not args.best:
+        console.print(
+            f"[yellow]![/] the run is not finished: this is epoch {_epoch(state)} of {settings.epochs}"
+        )
     console.print(
         f"[bold]test accuracy {found.accuracy:.2%}[/], loss {found.loss:.4f} on {counted(found.images, 'image')} of "
         f"{escape(settings.data)}"
     )
+
+
+def _epoch(state: dict[str, Any]) -> int:
+    """How many epochs a checkpoint has seen; best.pt says so at its top."""
+    return int(state.get("progress", state)["epoch"])

@@ -75,8 +75,8 @@ class RunDirectory:
         if not is_run:
             foreign = sorted(entry.name for entry in self._entries())
             raise HwbmpqError(
-                f"{self.path} is no run of hwbmpq: nothing in it is overwritten",
-                hint=f"it holds {', '.join(foreign[:3])}",
+                f"{self.path} is no run of hwbmpq, it holds {', '.join(foreign[:3])}: nothing is overwritten",
+                hint="name another folder with --run-dir",
             )
 
     def _clear(self) -> None:
@@ -145,17 +145,18 @@ class RunDirectory:
         for name in [_BEST] if best else [_LAST, _PREVIOUS]:
             path = self.path / name
             if not path.exists():
+                problems.append(f"{path} is missing")
                 continue
             try:
                 return _unpacked(path), "; ".join(problems)
             except CheckpointError as error:
                 problems.append(str(error))
-        if problems:
+        if best or self.has_checkpoint:
             raise CheckpointError(
                 "; ".join(problems), hint="there is no older state that is whole: start the run anew"
             )
         raise CheckpointError(
-            f"{self.path} has no {'best state' if best else 'checkpoint'} yet",
+            f"{self.path} has no checkpoint yet",
             hint=f"hwbmpq compress --resume {self.path} goes on with it",
         )
 

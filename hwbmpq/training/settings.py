@@ -74,6 +74,9 @@ class RunSettings(BaseModel):
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     amp: bool = False
     seed: int = Field(default=0, ge=0)
+    # comparison
+    baseline: bool = False
+    """Also train the widest single width that fits the budget."""
     # machine
     device: str = "auto"
     checkpoint_minutes: float = Field(default=10.0, gt=0)
@@ -146,11 +149,12 @@ def _problems(error: ValidationError) -> list[str]:
     for problem in error.errors():
         name = str(problem["loc"][0]) if problem["loc"] else "settings"
         message = problem["msg"].removeprefix("Value error, ")
-        if problem["type"] == "missing":
+        if not problem["loc"]:
+            found.append(message)
+        elif problem["type"] == "missing":
             found.append(f"{name}: is missing")
         else:
-            given = "" if name == "settings" else f" (given: {problem['input']!r})"
-            found.append(f"{name}: {message[0].lower()}{message[1:]}{given}")
+            found.append(f"{name}: {message[0].lower()}{message[1:]} (given: {problem['input']!r})")
     return list(dict.fromkeys(found))
 
 

@@ -20,9 +20,7 @@ class TensorBoardHook(TrainingHook):
         try:
             from torch.utils import tensorboard  # an optional extra
         except ImportError as error:
-            raise HwbmpqError(
-                "TensorBoard is not installed", hint="pip install hwbmpq[tensorboard]"
-            ) from error
+            raise HwbmpqError("TensorBoard is not installed", hint="pip install tensorboard") from error
         self._make_writer: Any = lambda: tensorboard.SummaryWriter(str(folder / "tensorboard"))
         self._writer: Any = None
 

@@ -181,7 +181,7 @@ class Trainer:
             self.save()
         if self._stop_asked:
             raise RunStoppedError(
-                f"stopped in epoch {report.epoch} after step {report.step} of {report.steps}",
+                f"in epoch {report.epoch} after step {report.step} of {report.steps}",
                 hint="" if self._run is None else f"hwbmpq compress --resume {self._run.path}",
             )
 

@@ -151,7 +151,7 @@ def test_ctrl_c_saves_and_the_resumed_run_ends_in_the_same_weights(
         patch.setattr(TrainingProgress, "after_step", interrupt)
         code, _, err = run("compress", *SHORT, "--run-dir", "cut")
     assert code == 130
-    assert "stopped: stopped in epoch 2 after step 2 of 4" in err
+    assert "stopped: in epoch 2 after step 2 of 4" in err
     assert "hwbmpq compress --resume cut" in err
     code, _, err = run("compress", "--resume", "cut")
     assert code == 0, err

@@ -516,7 +516,7 @@ def test_a_run_stopped_within_an_epoch_ends_in_the_same_bits(
         trainer = trainer_for(
             data, settings, model=network(dropout=0.3), run=run, hooks=[StopAt(epoch, step)]
         )
-        with pytest.raises(RunStoppedError, match=f"stopped in epoch {epoch} after step {step} of {last}"):
+        with pytest.raises(RunStoppedError, match=f"in epoch {epoch} after step {step} of {last}"):
             trainer.run()
         assert_same_end(resumed(data, settings, run), expected)
 
