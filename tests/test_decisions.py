@@ -71,7 +71,7 @@ def test_a_reason_says_what_the_rank_was_before() -> None:
 
 def test_without_scores_a_move_has_a_reason_too() -> None:
     (move,) = find_moves({"a": W4}, {"a": W2}, {}, {}, {"a": 1})
-    assert move.why == "the method does not look at sensitivities"
+    assert move.why == "the method looks at no scores"
 
 
 def test_scores_of_zero_divide_nothing_by_zero() -> None:
