@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from hwbmpq import ranks
-from hwbmpq.allocate import Allocation, objectives, solve
+from hwbmpq.allocate import Allocation
 from hwbmpq.decision_schedule import DecisionSchedule
 from hwbmpq.decisions import Decision, find_moves
-from hwbmpq.errors import HwbmpqError, UnknownNameError
+from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import describe
-from hwbmpq.hardware import HardwareProfile, common_widths, load_profile
+from hwbmpq.hardware import HardwareProfile, load_profile
 from hwbmpq.methods import CalibrationBatches, Outcome, Situation, get_method
 from hwbmpq.quant import InputQuantizer, assign, prepare, quantized_layers
-from hwbmpq.question import Budgets, ask
+from hwbmpq.question import Budgets
 from hwbmpq.sensitivity.collector import BitGradientCollector, mean_over_epochs
 from hwbmpq.sensitivity.density_meter import DensityMeter
 from hwbmpq.sensitivity.weight_error import squared_errors
@@ -83,22 +83,9 @@ class BitAllocator:
             self.schedule = schedule.once() if self.method.decides == "once" else schedule
         profile = target if isinstance(target, HardwareProfile) else load_profile(target)
         graph = describe(model, example_input, tie=tie)
-        if self.method.takes_all_widths and bits is None:
-            bits = common_widths(graph, profile)
-        self.question = ask(
-            graph,
-            profile,
-            budgets,
-            bits=(bits,) if isinstance(bits, int) else bits,
-            activation_bits=activation_bits,
-            needs_budget=self.method.keeps_budget,
-        )
-        if budgets and not self.method.keeps_budget:
-            remark = f"the method {method} keeps no budget: {', '.join(budgets)} may end above it"
-            self.question = replace(self.question, remarks=(*self.question.remarks, remark))
+        self.question = self.method.question(graph, profile, budgets, bits, activation_bits)
+        self.method.check(self.question, objective, solver)
         self._objective, self._solver, self._seed = objective, solver, seed
-        self._check_objective()
-        self._check_feasible()
         self.model = model
         self.epoch = 0
         """Epochs that have ended."""
@@ -117,22 +104,6 @@ class BitAllocator:
         if "density" in self.method.looks_at:
             self._densities = DensityMeter(model, graph, in_training_only=True)
         self._start()
-
-    def _check_objective(self) -> None:
-        if self._objective not in objectives():
-            raise UnknownNameError("objective", self._objective, objectives())
-        if self._objective == "hawq" and self.method.name == "bmpq":
-            raise HwbmpqError(
-                "the objective hawq weighs Hessian traces, and bmpq learns bit gradients",
-                hint="use the method hawq, or the objective linear or error",
-            )
-
-    def _check_feasible(self) -> None:
-        """Raise ``InfeasibleBudget`` before anybody trains for a day."""
-        if self.method.keeps_budget:
-            question = self.question
-            values = {name: dict.fromkeys(options, 0) for name, options in question.choices.items()}
-            solve(values, question.costs.tables, question.limits, question.graph.ties, solver=self._solver)
 
     def _start(self) -> None:
         if self.method.in_float:

@@ -1,6 +1,6 @@
 """The ways to decide widths during training: BMPQ, the methods it is compared with, and controls."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -10,14 +10,16 @@ from hwbmpq.allocate import (
     Allocation,
     density_widths,
     greedy_fill,
+    objectives,
     random_fill,
     reversed_fill,
     solve,
     values_for,
 )
 from hwbmpq.errors import HwbmpqError, UnknownNameError
-from hwbmpq.hardware import uniform
-from hwbmpq.question import Question
+from hwbmpq.graph import LayerGraph
+from hwbmpq.hardware import HardwareProfile, common_widths, uniform
+from hwbmpq.question import Budgets, Question, ask
 from hwbmpq.sensitivity import measure_sensitivity
 from hwbmpq.values import Precision, Sensitivity
 
@@ -71,6 +73,43 @@ class Method:
     by_scores: bool = True
     """Whether it decides by the scores of layers, so that they tell why one moved."""
     looks_at: frozenset[str] = frozenset({"enbg"})
+
+    def question(
+        self,
+        graph: LayerGraph,
+        profile: HardwareProfile,
+        budgets: Budgets | None,
+        bits: Sequence[int] | int | None,
+        activation_bits: str | int,
+    ) -> Question:
+        """What this method is asked about a network on a device."""
+        if self.takes_all_widths and bits is None:
+            bits = common_widths(graph, profile)
+        question = ask(
+            graph,
+            profile,
+            budgets,
+            bits=(bits,) if isinstance(bits, int) else bits,
+            activation_bits=activation_bits,
+            needs_budget=self.keeps_budget,
+        )
+        if not budgets or self.keeps_budget:
+            return question
+        remark = f"the method {self.name} keeps no budget: {', '.join(budgets)} may end above it"
+        return replace(question, remarks=(*question.remarks, remark))
+
+    def check(self, question: Question, objective: str, solver: str) -> None:
+        """Raise what would otherwise come up after the warm-up: ``InfeasibleBudget``, unknown names."""
+        if objective not in objectives():
+            raise UnknownNameError("objective", objective, objectives())
+        if objective == "hawq" and self.name == "bmpq":
+            raise HwbmpqError(
+                "the objective hawq weighs Hessian traces, and bmpq learns bit gradients",
+                hint="use the method hawq, or the objective linear or error",
+            )
+        if self.keeps_budget:
+            values = {name: dict.fromkeys(options, 0) for name, options in question.choices.items()}
+            solve(values, question.costs.tables, question.limits, question.graph.ties, solver=solver)
 
 
 def get_method(name: str) -> Method:

@@ -111,14 +111,9 @@ def compress(
 def question_of(network: nn.Module, data: ImageData, settings: RunSettings) -> Question:
     """What the settings ask of an allocation for this network, still in float."""
     graph = describe(network, example_input(network, data.train), tie=settings.tie)
-    return ask(
-        graph,
-        load_profile(settings.target),
-        settings.budgets,
-        bits=settings.bits,
-        activation_bits=settings.activation_bits,
-        needs_budget=get_method(settings.method).keeps_budget,
-    )
+    profile = load_profile(settings.target)
+    method = get_method(settings.method)
+    return method.question(graph, profile, settings.budgets, settings.bits, settings.activation_bits)
 
 
 def make_allocator(network: nn.Module, data: ImageData, settings: RunSettings) -> BitAllocator:
