@@ -28,6 +28,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "float": {"method": "fp32"},
     "uniform 4": {"method": "hpq", "bits": (4,)},
     "BMPQ": {"method": "bmpq", "bits": (2, 4)},
+    "BMPQ, decided once": {"method": "bmpq", "bits": (2, 4), "decide_after": (1,)},
     "uniform 2": {"method": "hpq", "bits": (2,)},
     "random": {"method": "random", "bits": (2, 4)},
     "AD": {"method": "ad"},
@@ -70,16 +71,16 @@ def run(args: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
     start = time.perf_counter()
     result = hwbmpq.pipeline.compress(model.network, data, settings)
     plan = result.plan
-    free = [] if plan is None else [layer for layer in plan.layers if not layer.is_fixed]
+    inner = [] if plan is None else plan.layers[1:-1]  # these networks have one first and one last layer
     return {
         "method": name,
         "seed": seed,
         "activation_bits": args.activation_bits,
         "accuracy": result.evaluation.accuracy,
-        "mean_bits": sum(layer.parameters * layer.precision.weight_bits for layer in free)
-        / max(1, sum(layer.parameters for layer in free)),
+        "mean_bits": sum(layer.parameters * layer.precision.weight_bits for layer in inner)
+        / max(1, sum(layer.parameters for layer in inner)),
         "memory_bits": None if plan is None else plan.costs["memory"].total,
-        "widths": [layer.precision.weight_bits for layer in free],
+        "widths": [layer.precision.weight_bits for layer in inner],
         "decisions": [
             {"epoch": d.epoch, "moves": len(d.moves), "enbg": dict(d.sensitivities)} for d in result.decisions
         ],
