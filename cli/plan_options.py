@@ -58,6 +58,18 @@ def add_sensitivity_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_budget_option(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--budget",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="COST=AMOUNT",
+        help="an upper bound on a cost, such as memory=350KiB, memory=12x (a twelfth of float), latency=8ms, energy=40uJ or "
+        "bops=30%%; several hold together (default: the profile's own)",
+    )
+
+
 def add_allocation_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("widths")
     group.add_argument(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import hwbmpq
 from hwbmpq.cli.model_options import add_model_options
-from hwbmpq.cli.plan_options import OBJECTIVES, add_allocation_options, read_budgets
+from hwbmpq.cli.plan_options import OBJECTIVES, add_allocation_options, add_budget_option, read_budgets
 from hwbmpq.cli.target_options import TARGET_HELP
 from hwbmpq.errors import HwbmpqError
 
@@ -26,15 +26,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser, required=False)
     device = parser.add_argument_group("device")
     device.add_argument("--target", help=TARGET_HELP)
-    device.add_argument(
-        "--budget",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="COST=AMOUNT",
-        help="an upper bound on a cost, such as memory=350KiB, memory=12x (a twelfth of float), latency=8ms, energy=40uJ or "
-        "bops=30%%; several hold together (default: the profile's own)",
-    )
+    add_budget_option(device)
     add_allocation_options(parser)
     _add_method(parser.add_argument_group("method"))
     _add_data(parser.add_argument_group("data"))

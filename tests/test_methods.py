@@ -124,7 +124,8 @@ def test_methods_that_keep_a_budget_keep_it(method: str, extra_bits: int) -> Non
 @pytest.mark.parametrize("method", ["fp32", "hpq", "ad"])
 def test_methods_without_a_budget_accept_one_that_cannot_be_met(method: str) -> None:
     bits = {"bits": (4,)} if method == "hpq" else {}
-    allocator_for(method, budgets={"memory": 1.0}, **bits)
+    allocator = allocator_for(method, budgets={"memory": 1.0}, **bits)
+    assert f"the method {method} keeps no budget: memory may end above it" in allocator.question.remarks
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])

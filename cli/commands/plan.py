@@ -9,6 +9,7 @@ import hwbmpq
 from hwbmpq.cli.model_options import add_model_options
 from hwbmpq.cli.plan_options import (
     add_allocation_options,
+    add_budget_option,
     add_sensitivity_options,
     check_output,
     get_sensitivity,
@@ -53,14 +54,7 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
     add_model_options(parser)
     device = parser.add_argument_group("device")
     device.add_argument("--target", required=True, help=TARGET_HELP)
-    device.add_argument(
-        "--budget",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="COST=AMOUNT",
-        help="an upper bound on a cost; several hold together",
-    )
+    add_budget_option(device)
     add_allocation_options(parser)
     parser.add_argument(
         "--time-limit",
