@@ -14,6 +14,8 @@ from hwbmpq.quant.input_quantizer import InputQuantizer
 from hwbmpq.quant.loading import LoadsFloatCheckpoints
 from hwbmpq.values import FLOAT_BITS, Precision
 
+FROZEN = "frozen_weight"
+
 
 class QuantizedLayer(LoadsFloatCheckpoints):
     """Mixed into a layer's class by ``quantized_class``; the layer object itself stays the same."""
@@ -36,8 +38,28 @@ class QuantizedLayer(LoadsFloatCheckpoints):
         self.weight_bits, self.activation_bits = precision.weight_bits, precision.activation_bits
         self.input_quantizer.set_width(self.layer_name, precision.activation_bits)
 
+    def freeze_weight(self, weight: Tensor) -> None:
+        """From now on multiply with ``weight``, whatever the layer would compute from its parameters.
+
+        For layers that compute their weight on the way, when only the result is known. Neither it nor what it would
+        be computed from trains. It is a buffer, ``frozen_weight``, and quantized as the parameter would be.
+        """
+        self.register_buffer(FROZEN, weight.detach())
+        self._train_weight(False)
+
+    def _thaw_weight(self) -> None:
+        del self._buffers[FROZEN]
+        self._train_weight(True)
+
+    def _train_weight(self, trains: bool) -> None:
+        for name, parameter in self.named_parameters():
+            if name != "bias" and not name.startswith("input_quantizer."):
+                parameter.requires_grad_(trains)
+
     def quantize_weight(self, weight: Tensor) -> Tensor:
         """The weight as the layer multiplies with it."""
+        frozen = self._buffers.get(FROZEN)
+        weight = weight if frozen is None else frozen
         if self.weight_watch is not None and weight is not self.weight:
             self.weight_watch(weight)
         if self.weight_bits == FLOAT_BITS:
@@ -65,6 +87,17 @@ class QuantizedLayer(LoadsFloatCheckpoints):
         weight_bits, activation_bits = state.tolist()
         self.set_precision(Precision(weight_bits=weight_bits, activation_bits=activation_bits))
 
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *others: Any) -> None:
+        """What is loaded decides whether the weight is frozen."""
+        stored, is_frozen = state_dict.get(prefix + FROZEN), FROZEN in self._buffers
+        if stored is not None and not is_frozen:
+            self.freeze_weight(torch.empty_like(stored, device=self.weight.device))  # type: ignore[arg-type]
+        elif (
+            stored is None and is_frozen and any(prefix + name in state_dict for name in weight_entries(self))
+        ):
+            self._thaw_weight()
+        super()._load_from_state_dict(state_dict, prefix, *others)
+
     def extra_repr(self) -> str:
         return (
             f"{super().extra_repr()}, weight_bits={self.weight_bits}, activation_bits={self.activation_bits}"
@@ -76,6 +109,14 @@ class QuantizedLayer(LoadsFloatCheckpoints):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle by the float class's name: the quantized class is made on demand."""
         return _rebuild, (type(self).__bases__[1],), self.__getstate__()
+
+
+def weight_entries(layer: nn.Module) -> list[str]:
+    """Entries of a layer's state_dict that are its weight, or that parametrizations and the like make it from."""
+    names = [*layer.state_dict()]
+    return [
+        name for name in names if name == "weight" or name.startswith(("weight_", "parametrizations.weight."))
+    ]
 
 
 class _WeightSwap(TorchFunctionMode):

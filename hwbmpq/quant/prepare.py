@@ -1,6 +1,7 @@
 """Turn a float network into a quantized one, in place, and switch its widths."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import networkx as nx
@@ -38,26 +39,62 @@ def prepare(
     (``parameter_groups`` keeps them apart). Returns ``model``.
     """
     layers = list(layers)
-    modules = {layer.name: model.get_submodule(layer.name) for layer in layers}
+    ends = as_precision(precision if end_precision is None else end_precision)
+    inner = as_precision(precision)
+    quantize_layers(model, shared_inputs(layers, per_channel=per_channel))
+    return assign(model, {layer.name: ends if layer.is_end else inner for layer in layers})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedInput:
+    """A tensor that layers read: how it is quantized, and for whom."""
+
+    name: str
+    """What error messages call it."""
+    signed: bool
+    trainable: bool
+    readers: Mapping[str, int | None]
+    """By layer name: the axis of its weight that has a scale for each index; None for one scale in all."""
+
+
+def shared_inputs(layers: Iterable[Layer], *, per_channel: bool) -> list[SharedInput]:
+    """The tensors that ``layers`` read, each once."""
+    return [
+        SharedInput(
+            name=f"layer '{readers[0].name}'",
+            signed=any(layer.input_signed for layer in readers),
+            trainable=not any(layer.reads_network_input for layer in readers),
+            readers={layer.name: _output_axis(layer) if per_channel else None for layer in readers},
+        )
+        for readers in _layers_by_tensor(list(layers))
+    ]
+
+
+def quantize_layers(model: nn.Module, inputs: Iterable[SharedInput]) -> list[InputQuantizer]:
+    """Change ``model`` in place: the readers of ``inputs`` become quantized layers; their widths are still to be set.
+
+    Returns the quantizers, one for each input.
+    """
+    inputs = list(inputs)
+    modules = {name: model.get_submodule(name) for shared in inputs for name in shared.readers}
     for name, module in modules.items():
         if isinstance(module, QuantizedLayer):
             raise HwbmpqError(f"layer {name!r} is quantized already", hint="use assign() to change widths")
-    ends = as_precision(precision if end_precision is None else end_precision)
-    inner = as_precision(precision)
-    for readers in _layers_by_tensor(layers):
-        first = modules[readers[0].name]
+    quantizers = []
+    for shared in inputs:
+        first = modules[next(iter(shared.readers))]
         quantizer = InputQuantizer(
-            signed=any(layer.input_signed for layer in readers),
-            trainable=not any(layer.reads_network_input for layer in readers),
-            name=f"layer '{readers[0].name}'",
+            signed=shared.signed,
+            trainable=shared.trainable,
+            name=shared.name,
             like=first.weight,  # type: ignore[arg-type]
         )
         quantizer.train(first.training)
-        for layer in readers:
-            axis = _output_axis(layer) if per_channel else None
-            _quantize_in_place(modules[layer.name], layer.name, axis, quantizer)
+        for name, axis in shared.readers.items():
+            _quantize_in_place(modules[name], name, axis, quantizer)
+        quantizers.append(quantizer)
     _switch_off_fused_paths(model)
-    return assign(model, {layer.name: ends if layer.is_end else inner for layer in layers})
+    return quantizers
 
 
 def assign(model: nn.Module, allocation: Any) -> nn.Module:
