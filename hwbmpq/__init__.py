@@ -20,8 +20,11 @@ if _TYPE_CHECKING:
     from hwbmpq import allocate as allocate
     from hwbmpq import costs as costs
     from hwbmpq import data as data
+    from hwbmpq import deployment as deployment
+    from hwbmpq import export as export
     from hwbmpq import graph as graph
     from hwbmpq import hardware as hardware
+    from hwbmpq import measure as measure
     from hwbmpq import models as models
     from hwbmpq import pipeline as pipeline
     from hwbmpq import quant as quant
@@ -39,6 +42,7 @@ if _TYPE_CHECKING:
     from hwbmpq.hardware import HardwareProfile as HardwareProfile
     from hwbmpq.hardware import load_profile as load_profile
     from hwbmpq.host_memory import keep_freed_memory as keep_freed_memory
+    from hwbmpq.loading import load as load
     from hwbmpq.values import Layer as Layer
     from hwbmpq.values import Precision as Precision
     from hwbmpq.values import Sensitivity as Sensitivity
@@ -50,8 +54,11 @@ _SUBMODULES = frozenset(
         "allocate",
         "costs",
         "data",
+        "deployment",
+        "export",
         "graph",
         "hardware",
+        "measure",
         "models",
         "pipeline",
         "quant",
@@ -76,6 +83,7 @@ _HOME_OF = {
     "Uncovered": "hwbmpq.values",
     "describe": "hwbmpq.graph",
     "keep_freed_memory": "hwbmpq.host_memory",
+    "load": "hwbmpq.loading",
     "load_profile": "hwbmpq.hardware",
 }
 __all__ = sorted([*_SUBMODULES, *_HOME_OF, "__version__"])

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -41,6 +41,9 @@ from hwbmpq.training.setup import (
 from hwbmpq.training.trainer import Trainer
 from hwbmpq.without_training import calibrate_only
 
+if TYPE_CHECKING:
+    from hwbmpq.export import SizeAccount
+
 _HESSIAN_IMAGES = 64
 """For the method hawq: traces are slow."""
 
@@ -57,6 +60,8 @@ class Compression:
     """The widths, their costs and alternatives; None for a run in float."""
     seconds: float
     """Of this process; a run that was resumed took longer."""
+    size: "SizeAccount | None" = None
+    """Of the packed file, if there is a run directory to keep it in."""
 
 
 def compress(
@@ -96,16 +101,28 @@ def compress(
         if on_trainer is not None:
             on_trainer(trainer)
         progress = trainer.run()
+    size = None
+    if run is not None and ranks.rank() == 0:
+        size = _save_packed(network, data, settings, run)
     result = Compression(
         evaluation=_last_evaluation(progress, len(data.test)),
         progress=progress,
         decisions=tuple(allocator.history),
         plan=final_report(allocator),
         seconds=time.monotonic() - start,
+        size=size,
     )
     if run is not None and ranks.rank() == 0:
         run.save_allocation(summary(result, settings))
     return result
+
+
+def _save_packed(
+    network: nn.Module, data: ImageData, settings: RunSettings, run: RunDirectory
+) -> "SizeAccount":
+    from hwbmpq.deployment import save_model  # brings ONNX along, which takes a while and plans do not need
+
+    return save_model(network, data, settings, run.packed_file)
 
 
 def question_of(network: nn.Module, data: ImageData, settings: RunSettings) -> Question:
@@ -230,5 +247,6 @@ def summary(result: Compression, settings: RunSettings) -> dict[str, Any]:
         if progress.best_epoch
         else None,
         "decisions": len(result.decisions),
+        "packed_file": None if result.size is None else result.size.to_dict(),
         **({"plan": None} if result.plan is None else result.plan.to_dict()),
     }

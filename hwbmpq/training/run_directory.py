@@ -17,7 +17,10 @@ from hwbmpq.training.settings import RunSettings, read_settings, resolve_setting
 FORMAT = "hwbmpq-checkpoint/1"
 _CONFIG, _ALLOCATION, _HISTORY = "config.yaml", "allocation.json", "history.jsonl"
 _LAST, _PREVIOUS, _BEST = "checkpoint.pt", "checkpoint.previous.pt", "best.pt"
-_OURS = (_CONFIG, _ALLOCATION, _HISTORY, _LAST, _PREVIOUS, _BEST)
+_PACKED = "model.safetensors"
+ONNX_FILES = {"qdq": "model.onnx", "int8": "model.int8.onnx", "qonnx": "model.qonnx.onnx"}
+"""By the form of the graph."""
+_OURS = (_CONFIG, _ALLOCATION, _HISTORY, _LAST, _PREVIOUS, _BEST, _PACKED, *ONNX_FILES.values())
 _FOLDERS = ("baseline", "tensorboard")
 _UNFINISHED = ".unfinished"
 
@@ -93,6 +96,15 @@ class RunDirectory:
             what = "is no run of hwbmpq: it has no config.yaml" if self.path.is_dir() else "does not exist"
             raise HwbmpqError(f"{self.path} {what}", hint="give the folder that hwbmpq compress wrote")
         return self
+
+    @property
+    def packed_file(self) -> Path:
+        """Where the network is, once the run has ended."""
+        return self.path / _PACKED
+
+    def onnx_file(self, form: str) -> Path:
+        """Where an exported graph is, if there is one."""
+        return self.path / ONNX_FILES[form]
 
     # settings
 

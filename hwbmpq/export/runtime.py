@@ -1,0 +1,78 @@
+"""Running ONNX files in ONNX Runtime."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hwbmpq.errors import HwbmpqError
+
+_ERRORS_ONLY = 3
+
+
+class OnnxNetwork:
+    """An ONNX file, or its bytes, ready to run on the CPU: images in, outputs out."""
+
+    def __init__(self, model: str | Path | bytes, *, threads: int = 0) -> None:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = _ERRORS_ONLY
+        options.intra_op_num_threads = threads  # 0: as many as there are cores
+        source = model if isinstance(model, bytes) else str(model)
+        try:
+            self.session = onnxruntime.InferenceSession(source, options, ["CPUExecutionProvider"])
+        except Exception as error:  # ONNX Runtime's types have no common base but this one
+            what = "the graph" if isinstance(model, bytes) else str(model)
+            raise HwbmpqError(f"ONNX Runtime cannot load {what}: {str(error).splitlines()[0]}") from error
+        self.input = self.session.get_inputs()[0]
+        batch = self.input.shape[0]
+        self.batch = batch if isinstance(batch, int) else None
+        """The only batch size that it takes, or None for any."""
+
+    def __call__(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
+        return self.outputs(images)[0]
+
+    def outputs(self, images: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+        """All outputs for a batch, whatever its size."""
+        size = self.batch or len(images)
+        parts = [self._run(images[start : start + size]) for start in range(0, len(images), size)]
+        return [np.concatenate(tensors) for tensors in zip(*parts, strict=True)]
+
+    def as_module(self) -> nn.Module:
+        """The same for whom expects a network of torch."""
+        return _Module(self)
+
+    def _run(self, images: NDArray[np.float32]) -> Sequence[NDArray[np.float32]]:
+        try:
+            return self.session.run(None, {self.input.name: images})  # type: ignore[no-any-return]
+        except Exception as error:
+            raise HwbmpqError(f"ONNX Runtime failed: {str(error).splitlines()[0]}") from error
+
+
+class _Module(nn.Module):
+    def __init__(self, network: OnnxNetwork) -> None:
+        super().__init__()
+        self._network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.from_numpy(self._network(as_input(images)))
+
+
+def as_input(images: Tensor) -> NDArray[np.float32]:
+    """A batch as ONNX Runtime takes it."""
+    return np.ascontiguousarray(images.detach().float().cpu().numpy())
+
+
+def output_ranges(model: bytes, batches: Iterable[NDArray[np.float32]]) -> dict[str, tuple[float, float]]:
+    """The least and the largest value of every output over some batches."""
+    network = OnnxNetwork(model)
+    names = [output.name for output in network.session.get_outputs()]
+    found: dict[str, tuple[float, float]] = {}
+    for outputs in (network.outputs(images) for images in batches):
+        for name, values in zip(names, outputs, strict=True):
+            low, high = found.get(name, (np.inf, -np.inf))
+            found[name] = (min(low, float(values.min())), max(high, float(values.max())))
+    return found
