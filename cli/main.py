@@ -11,12 +11,22 @@ from rich.console import Console
 from rich.markup import escape
 
 import hwbmpq
-from hwbmpq.cli.commands import compress, costs, evaluate, frontier, inspect, plan, targets
+from hwbmpq.cli.commands import (
+    benchmark,
+    compress,
+    costs,
+    evaluate,
+    export,
+    frontier,
+    inspect,
+    plan,
+    targets,
+)
 from hwbmpq.errors import HwbmpqError, OtherRankError, RunStoppedError
 
 USER_ERROR = 2
 INTERRUPTED = 130
-_COMMANDS = (compress, evaluate, inspect, targets, costs, plan, frontier)
+_COMMANDS = (compress, evaluate, export, benchmark, inspect, targets, costs, plan, frontier)
 
 _DESCRIPTION = """\
 Hardware-aware mixed-precision quantization for PyTorch.
@@ -28,6 +38,8 @@ _EPILOG = """\
 examples:
   hwbmpq compress --model timm:resnet18 --target jetson_nano.yaml
   hwbmpq evaluate runs/resnet18-jetson_nano
+  hwbmpq export runs/resnet18-jetson_nano
+  hwbmpq benchmark runs/resnet18-jetson_nano
   hwbmpq inspect --model timm:resnet18
   hwbmpq inspect --model file:net.py:make_net --input 3x96x96 --json
   hwbmpq targets list

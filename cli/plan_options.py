@@ -46,7 +46,7 @@ def add_sensitivity_options(parser: argparse.ArgumentParser) -> None:
         "(default: %(default)s)",
     )
     group.add_argument(
-        "--images", type=_positive, default=32, metavar="N", help="how many of them (default: %(default)s)"
+        "--images", type=positive, default=32, metavar="N", help="how many of them (default: %(default)s)"
     )
     group.add_argument("--save-sensitivity", metavar="FILE", help="keep the scores for --sensitivity FILE")
     group.add_argument(
@@ -101,7 +101,7 @@ def _activation_bits(text: str) -> str | int:
         raise argparse.ArgumentTypeError(str(error).replace("use same", "use auto, same")) from None
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
     try:
         number = int(text)
     except ValueError:

@@ -7,9 +7,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from hwbmpq.cli.render import counted
+from hwbmpq.cli.render_export import in_bytes
 from hwbmpq.cli.render_plan import print_plan
 
 if TYPE_CHECKING:
+    from hwbmpq.export import SizeAccount
     from hwbmpq.pipeline import Compression
     from hwbmpq.training import RunSettings
 
@@ -21,8 +23,18 @@ def print_run(
         print_plan(console, result.plan, title=title, all_rows=all_rows)
     for line in [*accuracy_lines(result, settings), *_decision_lines(result)]:
         console.print(line)
+    if result.size is not None:
+        console.print(_size_line(result.size))
     console.print(f"run: {escape(str(run))}")
-    console.print(f"evaluate it: hwbmpq evaluate {escape(str(run))}", style="dim")
+    console.print(f"as ONNX: hwbmpq export {escape(str(run))}", style="dim")
+
+
+def _size_line(size: "SizeAccount") -> str:
+    weights = next(line for line in size.lines if line.label == "packed weights")
+    return (
+        f"model.safetensors: {in_bytes(size.actual_bytes or 0)}, of which weights {in_bytes(weights.actual_bytes or 0)} "
+        f"(predicted {in_bytes(size.predicted_bytes)}); hwbmpq.load reads it"
+    )
 
 
 def accuracy_lines(result: "Compression", settings: "RunSettings") -> list[str]:

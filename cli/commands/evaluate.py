@@ -2,23 +2,31 @@
 
 import argparse
 import json
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
 import hwbmpq
 from hwbmpq.cli.render import OutputConsole, counted
-from hwbmpq.cli.run_building import build
+from hwbmpq.cli.run_options import OpenedRun, add_run_options, open_run
+from hwbmpq.errors import HwbmpqError
+
+if TYPE_CHECKING:
+    from hwbmpq.training import Evaluation
+
+RUNTIMES = ("torch", "packed", "onnxruntime")
 
 _DESCRIPTION = """\
 Rebuild the network of a run at its widths and measure its accuracy, on the run's test images
-or on others."""
+or on others: in torch, from the packed file, or from the ONNX file in ONNX Runtime."""
 
 _EPILOG = """\
 examples:
   hwbmpq evaluate runs/resnet18-jetson_nano
   hwbmpq evaluate runs/resnet18-jetson_nano --best --json
-  hwbmpq evaluate runs/resnet20-mpic --data npz:other.npz"""
+  hwbmpq evaluate runs/resnet20-mpic --data npz:other.npz
+  hwbmpq export runs/resnet20-mpic && hwbmpq evaluate runs/resnet20-mpic --runtime onnxruntime"""
 
 
 def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -30,52 +38,79 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("folder", metavar="RUN", help="the folder that hwbmpq compress wrote")
-    parser.add_argument("--data", metavar="SPEC", help="other images (their test part); default: the run's")
-    parser.add_argument("--data-root", metavar="DIR", help="where data sets are (default: as in the run)")
-    parser.add_argument("--download", action="store_true", help="fetch the data set if it is not there")
-    parser.add_argument("--test-images", type=int, metavar="N", help="a random N of the images")
-    parser.add_argument("--best", action="store_true", help="the best epoch's network instead of the last's")
+    add_run_options(parser)
     parser.add_argument("--device", metavar="auto|cpu|cuda|mps", help="where to run (default: as in the run)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--runtime",
+        choices=RUNTIMES,
+        default="torch",
+        help="what runs: the checkpoint in torch, the packed model.safetensors in torch, or an ONNX file in ONNX Runtime "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--file", metavar="FILE", help="the packed or ONNX file (default: the one that the run has)"
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> None:
-    folder = hwbmpq.training.RunDirectory(args.folder).open()
-    asked = {name: getattr(args, name) for name in ("data", "data_root", "test_images", "device")}
-    settings = folder.load_settings().model_copy(
-        # The checkpoint has the weights: what the run began with is not looked for again.
-        update={"weights": None, "pretrained": False, **{n: v for n, v in asked.items() if v is not None}}
-    )
-    state, problem = folder.load_checkpoint(best=args.best)
-    model, data = build(settings, download=args.download)
-    network = hwbmpq.pipeline.restore(model.network, data, settings, state)
-    found = hwbmpq.training.evaluate(network, data.test.batches(hwbmpq.training.EVALUATION_BATCH))
+    file = _file(args)
+    opened = open_run(args)
+    found = _evaluate(opened, args.runtime, file)
     if args.json:
         content = {
             "run": args.folder,
-            "epoch": _epoch(state),
-            "data": settings.data,
+            "runtime": args.runtime,
+            "file": None if file is None else str(file),
+            "epoch": opened.epoch,
+            "data": opened.settings.data,
             "test_accuracy": found.accuracy,
         }
         print(json.dumps({**content, "test_loss": found.loss, "test_images": found.images}, indent=2))
         return
     console = OutputConsole()
-    for remark in data.remarks:
-        console.print(f"[yellow]![/] {escape(remark)}")
-    if problem:
-        console.print(f"[yellow]![/] {escape(problem)}: the state before is used")
-    if _epoch(state) < settings.epochs and not args.best:
-        console.print(
-            f"[yellow]![/] the run is not finished: this is epoch {_epoch(state)} of {settings.epochs}"
-        )
+    opened.print_remarks(console)
+    where = "" if file is None else f", {escape(file.name)} in {args.runtime.replace('packed', 'torch')}"
     console.print(
         f"[bold]test accuracy {found.accuracy:.2%}[/], loss {found.loss:.4f} on {counted(found.images, 'image')} of "
-        f"{escape(settings.data)}"
+        f"{escape(opened.settings.data)}{where}"
     )
 
 
-def _epoch(state: dict[str, Any]) -> int:
-    """How many epochs a checkpoint has seen; best.pt says so at its top."""
-    return int(state.get("progress", state)["epoch"])
+def _file(args: argparse.Namespace) -> Path | None:
+    """The file to run, which must be there; None for the checkpoint."""
+    if args.runtime == "torch":
+        if args.file:
+            raise HwbmpqError(
+                "--file needs a runtime for it", hint="add --runtime packed or --runtime onnxruntime"
+            )
+        return None
+    if args.best and not args.file:
+        raise HwbmpqError(
+            "the run's files hold the last epoch's network, not the best one's",
+            hint="export the best one with hwbmpq export --best -o FILE, and give it with --file FILE",
+        )
+    folder = hwbmpq.training.RunDirectory(args.folder).open()
+    own = folder.packed_file if args.runtime == "packed" else folder.onnx_file("qdq")
+    path = Path(args.file) if args.file else own
+    if not path.is_file():
+        form = "packed" if args.runtime == "packed" else "onnx"
+        raise HwbmpqError(
+            f"{path} is not there", hint=f"write it: hwbmpq export {args.folder} --format {form}"
+        )
+    return path
+
+
+def _evaluate(opened: OpenedRun, runtime: str, file: Path | None) -> "Evaluation":
+    batch = hwbmpq.training.EVALUATION_BATCH
+    if runtime == "onnxruntime" and file is not None:
+        return hwbmpq.deployment.evaluate_onnx(file, opened.data, batch_size=batch)
+    network = opened.network if file is None else hwbmpq.load(file, model=_float_network(opened))
+    return hwbmpq.training.evaluate(network, opened.data.test.batches(batch))
+
+
+def _float_network(opened: OpenedRun) -> Any:
+    """The network that the packed weights go into: the run's own, so that ``file:`` specifications work too."""
+    from hwbmpq.cli.run_building import build
+
+    return build(opened.settings)[0].network

@@ -1,0 +1,72 @@
+"""``hwbmpq benchmark``: how fast a run's network is in ONNX Runtime, beside the same network in float."""
+
+import argparse
+import json
+import platform
+from dataclasses import asdict
+from typing import Any
+
+import hwbmpq
+from hwbmpq.cli.plan_options import positive, progress
+from hwbmpq.cli.render import OutputConsole
+from hwbmpq.cli.render_export import print_timings
+from hwbmpq.cli.run_options import add_run_options, open_run
+
+_DESCRIPTION = """\
+Time the network of a run in ONNX Runtime on this machine: in float, as hwbmpq export writes it, and in the form
+that runs on integer kernels (--runtime-compat int8). The three take turns, so that ratios hold on a busy machine."""
+
+_EPILOG = """\
+examples:
+  hwbmpq benchmark runs/resnet18-jetson_nano
+  hwbmpq benchmark runs/resnet20-mpic --batch 32 --threads 2 --json"""
+
+
+def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
+    parser = commands.add_parser(
+        "benchmark",
+        parents=[common],
+        help="time a run's network in ONNX Runtime beside float",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--batch", type=positive, default=1, metavar="N", help="images at a time (default: %(default)s)"
+    )
+    parser.add_argument("--threads", type=positive, default=1, metavar="N", help="(default: %(default)s)")
+    parser.add_argument(
+        "--rounds", type=positive, default=50, metavar="N", help="runs of each (default: %(default)s)"
+    )
+    add_run_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    args.device = "cpu"
+    opened = open_run(args)
+    with progress("timing", args.rounds) as advance:
+        timings = hwbmpq.deployment.benchmark(
+            opened.network,
+            opened.data,
+            batch=args.batch,
+            threads=args.threads,
+            rounds=args.rounds,
+            on_round=advance,
+        )
+    if args.json:
+        content = {
+            "run": args.folder,
+            "machine": platform.machine(),
+            "threads": args.threads,
+            "batch": args.batch,
+            "timings": {
+                name: {**asdict(timing), "images_per_second": timing.images_per_second}
+                for name, timing in timings.items()
+            },
+        }
+        print(json.dumps(content, indent=2))
+        return
+    console = OutputConsole()
+    opened.print_remarks(console)
+    print_timings(console, timings, threads=args.threads)

@@ -1,0 +1,99 @@
+"""Files that were written, drawn for a terminal."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from hwbmpq.cli.render import counted
+from hwbmpq.cli.render_costs import amount
+
+if TYPE_CHECKING:
+    from hwbmpq.export import Agreement, SizeAccount, Timing
+
+
+def print_size(console: Console, account: "SizeAccount") -> None:
+    """The bytes of a file line by line, next to what was foretold."""
+    table = Table(box=box.SIMPLE_HEAD, title="Size", title_justify="left", title_style="bold")
+    table.add_column("")
+    for heading in ("predicted", "in the file", "difference"):
+        table.add_column(heading, justify="right")
+    for line in account.lines:
+        if line.predicted_bytes or line.actual_bytes:
+            table.add_row(line.label, *_cells(line.predicted_bytes, line.actual_bytes or 0))
+    table.add_section()
+    table.add_row("file", *_cells(account.predicted_bytes, account.actual_bytes or 0), style="bold")
+    console.print(table)
+
+
+def _cells(predicted: int, actual: int) -> tuple[str, str, str]:
+    difference = actual - predicted
+    sign = "-" if difference < 0 else "+"
+    return (
+        in_bytes(predicted) if predicted else "",
+        in_bytes(actual),
+        f"{sign}{in_bytes(abs(difference))}" if difference else "",
+    )
+
+
+def in_bytes(size: int) -> str:
+    return amount(size * 8, "bit")
+
+
+def print_agreement(console: Console, agreement: "Agreement") -> None:
+    same = (
+        ""
+        if agreement.top1_agreement is None
+        else f"; the same answer for {agreement.top1_agreement:.2%} of them"
+    )
+    console.print(
+        f"compared with the network on {counted(agreement.inputs, 'image')}: median difference "
+        f"{agreement.median_difference:.2g} of the outputs' range, largest {agreement.largest_difference:.2g}{same}"
+    )
+
+
+def print_timings(console: Console, timings: Mapping[str, "Timing"], *, threads: int) -> None:
+    """Forms of one network side by side; the first is what the others are compared with."""
+    first = next(iter(timings.values()))
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        title=f"ONNX Runtime, {counted(threads, 'thread')}, {counted(first.batch, 'image')} at a time",
+        title_justify="left",
+        title_style="bold",
+    )
+    table.add_column("", no_wrap=True)
+    for heading in ("median ms", "speed", "p90", "p99", "per s", "memory", "file"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, timing in timings.items():
+        memory = timing.peak_memory_bytes
+        table.add_row(
+            name,
+            f"{timing.median_ms:.2f}",
+            f"{first.median_ms / timing.median_ms:.2f}x",
+            f"{timing.p90_ms:.2f}",
+            f"{timing.p99_ms:.2f}",
+            f"{timing.images_per_second:,.1f}",
+            "?" if memory is None else in_bytes(memory),
+            in_bytes(timing.file_bytes),
+        )
+    console.print(table)
+    for line in _findings(timings):
+        console.print(line)
+
+
+def _findings(timings: Mapping[str, "Timing"]) -> list[str]:
+    """What the numbers mean on this machine."""
+    reference, *others = timings.items()
+    found = []
+    for name, timing in others:
+        speed = reference[1].median_ms / timing.median_ms
+        if speed < 1:
+            found.append(
+                f"[yellow]{name} takes {1 / speed:.2f} times as long as float here: fewer bits buy size, not time[/]"
+            )
+        else:
+            found.append(f"{name} is {speed:.2f} times as fast as float here")
+    return found
