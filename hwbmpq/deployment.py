@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from hwbmpq.data.images import ImageData
 from hwbmpq.export import (
     Agreement,
+    Contestant,
     Form,
     OnnxGraph,
     OnnxNetwork,
@@ -129,16 +130,17 @@ def benchmark(
     images = _batch_of(data, batch)
     calibration = [as_input(part) for part, _ in calibration_batches(data.train, _CALIBRATION_IMAGES)]
     with TemporaryDirectory() as folder:
-        files = {}
         with as_float(network):
-            files["float"] = write_onnx(onnx_graph(network, example), Path(folder) / "float.onnx")
-        for name, form in _FORMS.items():
-            graph = onnx_graph(network, example, form=form, calibration=calibration)
-            files[name] = write_onnx(graph, Path(folder) / f"{form}.onnx")
-        return time_side_by_side(files, images, threads=threads, rounds=rounds, on_round=on_round)
-
-
-_FORMS: dict[str, Form] = {"compressed": "qdq", "compressed int8": "int8"}
+            in_float = write_onnx(onnx_graph(network, example), Path(folder) / "float.onnx")
+        exact = write_onnx(onnx_graph(network, example), Path(folder) / "exact.onnx")
+        graph = onnx_graph(network, example, form="int8", calibration=calibration)
+        contestants = {
+            "float": Contestant(path=in_float),
+            "compressed": Contestant(path=exact),
+            "unpacked at load": Contestant(path=exact, unpacks=True),
+            "int8 kernels": Contestant(path=write_onnx(graph, Path(folder) / "int8.onnx")),
+        }
+        return time_side_by_side(contestants, images, threads=threads, rounds=rounds, on_round=on_round)
 
 
 def _batch_of(data: ImageData, count: int) -> NDArray[np.float32]:

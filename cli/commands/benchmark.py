@@ -13,8 +13,9 @@ from hwbmpq.cli.render_export import print_timings
 from hwbmpq.cli.run_options import add_run_options, open_run
 
 _DESCRIPTION = """\
-Time the network of a run in ONNX Runtime on this machine: in float, as hwbmpq export writes it, and in the form
-that runs on integer kernels (--runtime-compat int8). The three take turns, so that ratios hold on a busy machine."""
+Time the network of a run in ONNX Runtime on this machine: in float; as hwbmpq export writes it; the same file with its
+weights turned into floats once, when it is loaded; and in the form that runs on integer kernels (hwbmpq export
+--runtime-compat int8). They take turns, so that ratios hold on a busy machine."""
 
 _EPILOG = """\
 examples:

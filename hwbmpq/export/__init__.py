@@ -22,5 +22,6 @@ from hwbmpq.export.size import SizeLine as SizeLine
 from hwbmpq.export.size import predicted_size as predicted_size
 from hwbmpq.export.stored_weights import StoredWeight as StoredWeight
 from hwbmpq.export.stored_weights import stored_weights as stored_weights
+from hwbmpq.export.timing import Contestant as Contestant
 from hwbmpq.export.timing import Timing as Timing
 from hwbmpq.export.timing import time_side_by_side as time_side_by_side

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from math import ceil
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -177,6 +178,9 @@ class _Lowering:
         values = {value.name: value for node in graph for value in node.outputs}
         graph.outputs.extend(values[name] for name in also)
         passes.RemoveUnusedNodesPass()(self.traced.model)
+        passes.DeduplicateHashedInitializersPass()(
+            self.traced.model
+        )  # of layers that run twice or share a weight
         passes.ClearMetadataAndDocStringPass()(self.traced.model)  # where in whose source a node came from
         self.traced.model.opset_imports.pop(MARK_DOMAIN, None)
         self.traced.model.opset_imports[""] = self.opset
@@ -236,7 +240,12 @@ def _account(graph: ir.Graph, weights: Mapping[str, StoredWeight], total: int) -
         assert value.const_value is not None
         found[_purpose(name)] += value.const_value.nbytes
     found["graph"] = total - sum(found.values())
-    budgeted = ceil(sum(stored.codes.numel() * stored.bits for stored in weights.values()) / 8)
+    # A weight that layers share counts once.
+    bits = {
+        blake2b(stored.codes.numpy().tobytes()).digest(): stored.codes.numel() * stored.bits
+        for stored in weights.values()
+    }
+    budgeted = ceil(sum(bits.values()) / 8)
     return SizeAccount(
         lines=tuple(
             SizeLine(label=label, predicted_bytes=budgeted if label == "weights" else 0, actual_bytes=size)

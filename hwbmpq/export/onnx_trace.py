@@ -122,7 +122,9 @@ def _export(model: nn.Module, example_input: Tensor, any_batch: bool) -> tuple[i
     if any_batch:
         example = torch.cat([example_input[:1]] * 2)  # a batch of one would be taken for a constant
         with suppress(Exception):  # of many types; the second try tells what is wrong
-            return _program(model, example, {0: torch.export.Dim("batch")}), True
+            program = _program(model, example, {0: torch.export.Dim("batch")})
+            if not _batch_is_fixed(program):
+                return program, True
     try:
         return _program(model, example_input[:1], None), False
     except Exception as error:
@@ -130,6 +132,12 @@ def _export(model: nn.Module, example_input: Tensor, any_batch: bool) -> tuple[i
             f"torch's ONNX exporter cannot follow the network: {_reason(error)}",
             hint="the packed model.safetensors needs no graph: hwbmpq.load reads it; --debug shows the whole traceback",
         ) from error
+
+
+def _batch_is_fixed(model: ir.Model) -> bool:
+    """A network that goes over its batch in a loop: the exporter fixes the size without a word."""
+    shape = model.graph.inputs[0].shape
+    return shape is not None and isinstance(shape[0], int)
 
 
 def _program(model: nn.Module, example: Tensor, batch_axis: dict[int, object] | None) -> ir.Model:
