@@ -49,7 +49,8 @@ def python_blocks() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("text", [t for _, t in python_blocks()], ids=[name for name, _ in python_blocks()])
-def test_python_block_runs(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_block_runs(text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "_MODELS", dict(hwbmpq.costs.cost_models()))  # a block may register a model
     names: dict[str, object] = {"__name__": "docs"}
     exec(compile(text, "docs", "exec"), names)

@@ -10,20 +10,23 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from hwbmpq.export.block_linear import can_be_block_linear, to_block_linear
+from hwbmpq.export.byte_weights import (
+    BYTE,
+    MIDDLE,
+    ByteWeight,
+    byte_weight,
+    has_known_bias,
+    insert_byte_weight,
+)
 from hwbmpq.export.onnx_edits import GraphEditor, bypass, constant_of, only_reader, take_type
 from hwbmpq.export.products import Product
 from hwbmpq.export.qdq import ActivationMark, lower_activation
-from hwbmpq.quant.ranges import largest_code
 
-BYTE = 8
-_MIDDLE = 128
-"""The byte that stands for zero where values have a sign."""
-_LARGEST_BIAS = 2**31 - 1
-_LARGEST_PAIR = 2**15 - 1
 _INTEGER_KERNELS = ("Conv", "Gemm", "MatMul")
+_ORDER_KEEPING = frozenset({"Flatten", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+"""Operations that pick or move values: rounding before them is the same as after."""
 
 
 @dataclass(kw_only=True)
@@ -32,37 +35,47 @@ class Int8Plan:
 
     products: list[Product]
     marks: Mapping[ir.Node, ActivationMark]
-    integer: list[Product] = field(init=False)
-    block_linear: list[Product] = field(init=False)
+    integer: dict[Product, ByteWeight] = field(default_factory=dict)
+    block_linear: list[Product] = field(default_factory=list)
     """Linear layers whose inputs stay wide: MatMulNBits runs them."""
-    rounded: dict[str, ir.Value] = field(init=False)
+    rounded: dict[str, ir.Value] = field(default_factory=dict)
     """By name: the values that get a rounding of their own."""
+    moved: dict[ir.Node, ir.Value] = field(default_factory=dict)
+    """Marks that move up, to right behind a kernel, and the value that they then round."""
 
     def __post_init__(self) -> None:
-        self.integer = [product for product in self.products if self._is_integer(product)]
-        self.block_linear = [
-            product
-            for product in self.products
-            if product not in self.integer and can_be_block_linear(product)
-        ]
-        tails = [_tail(product.node) for product in self.integer if product.node.op_type == "Conv"]
-        self.rounded = {tail.name or "": tail for tail in tails if not self._is_rounded(tail)}
+        for product in self.products:
+            weight = self._byte_weight(product)
+            if weight is not None:
+                self.integer[product] = weight
+            elif can_be_block_linear(product):
+                self.block_linear.append(product)
+        for product in self.integer:
+            if product.node.op_type == "Conv":
+                self._find_rounding(_tail(product.node))
 
     def input_mark(self, product: Product) -> ActivationMark | None:
         value = product.node.inputs[0]
         producer = None if value is None else value.producer()
         return None if producer is None else self.marks.get(producer)
 
-    def _is_integer(self, product: Product) -> bool:
+    def _byte_weight(self, product: Product) -> ByteWeight | None:
         mark = self.input_mark(product)
         if mark is None or mark.bits > BYTE or product.bits > BYTE:
-            return False
-        return product.node.op_type in _INTEGER_KERNELS and _bias_codes(product, mark) is not None
+            return None
+        if product.node.op_type not in _INTEGER_KERNELS or not has_known_bias(product):
+            return None
+        return byte_weight(product, mark)
 
-    def _is_rounded(self, tail: ir.Value) -> bool:
-        """Whether the only reader rounds it to at most a byte."""
+    def _find_rounding(self, tail: ir.Value) -> None:
+        """Where a kernel's output is rounded: by its only reader, behind operations that keep order, or by nobody."""
         reader = only_reader(tail)
-        return reader is not None and reader in self.marks and self.marks[reader].bits <= BYTE
+        while reader is not None and reader.op_type in _ORDER_KEEPING:
+            reader = only_reader(reader.outputs[0])
+        if reader is not None and reader in self.marks and self.marks[reader].bits <= BYTE:
+            self.moved[reader] = tail
+        else:
+            self.rounded[tail.name or ""] = tail
 
 
 def lower_for_int8(plan: Int8Plan, ranges: Mapping[str, tuple[float, float]], editor: GraphEditor) -> None:
@@ -70,7 +83,7 @@ def lower_for_int8(plan: Int8Plan, ranges: Mapping[str, tuple[float, float]], ed
     for product in plan.products:
         mark = plan.input_mark(product)
         if product in plan.integer and mark is not None:
-            _integer_weight(product, mark, editor)
+            insert_byte_weight(product, plan.integer[product], mark, editor)
         elif product in plan.block_linear:
             to_block_linear(product, editor)
         else:
@@ -78,8 +91,11 @@ def lower_for_int8(plan: Int8Plan, ranges: Mapping[str, tuple[float, float]], ed
             product.node.replace_input_with(1, editor.constant(f"{product.layer}.weight_float", weight))
     for name, value in plan.rounded.items():
         _add_rounding(value, name, ranges[name], editor)
-    for mark in plan.marks.values():
-        (_byte_activation if mark.bits <= BYTE else lower_activation)(mark, editor)
+    for node, mark in plan.marks.items():
+        if mark.bits <= BYTE:
+            _byte_activation(mark, plan.moved.get(node), editor)
+        else:
+            lower_activation(mark, editor)
 
 
 def _tail(node: ir.Node) -> ir.Value:
@@ -89,8 +105,8 @@ def _tail(node: ir.Node) -> ir.Value:
     return reader.outputs[0] if is_clip and reader is not None else node.outputs[0]
 
 
-def _clip_bounds(node: ir.Node) -> tuple[float, float] | None:
-    if node.op_type != "Clip":
+def _clip_bounds(node: ir.Node | None) -> tuple[float, float] | None:
+    if node is None or node.op_type != "Clip":
         return None
     bounds = [constant_of(value) for value in node.inputs[1:]]
     if len(bounds) != 2 or any(bound is None for bound in bounds):
@@ -99,30 +115,47 @@ def _clip_bounds(node: ir.Node) -> tuple[float, float] | None:
     return low, high
 
 
-def _byte_activation(mark: ActivationMark, editor: GraphEditor) -> None:
-    zero = _MIDDLE if mark.signed else 0
+def _byte_activation(mark: ActivationMark, tail: ir.Value | None, editor: GraphEditor) -> None:
+    """Round to bytes. With a ``tail``, right behind the kernel that it comes from: what is between works on bytes."""
+    first, last = (mark.node.inputs[0] if tail is None else tail), mark.node.inputs[0]
+    assert first is not None
+    assert last is not None
+    reader = next(use.node for use in first.uses()) if tail is not None else mark.node
+    name, zero = f"{mark.name}.input", MIDDLE if mark.signed else 0
     low, high = (zero + code for code in mark.ends.values())
-    value = mark.node.inputs[0]
-    assert value is not None
-    clip = value.producer()
-    bounds = _clip_bounds(clip) if clip is not None and only_reader(value) is mark.node else None
-    if bounds is not None and clip is not None:
-        # Rounding keeps the order, so that clipping codes is the same, and the kernel before can do without.
-        codes = [zero + round(bound / mark.scale) for bound in bounds]
-        low, high = max(low, codes[0]), min(high, codes[1])
-        assert clip.inputs[0] is not None
-        bypass(clip, clip.inputs[0])
-        value = mark.node.inputs[0]
-    name = f"{mark.name}.input"
+    value: ir.Value = first
+    clip = first.producer()
+    bounds = _clip_bounds(clip) if tail is not None else None
+    if bounds is not None and clip is not None and clip.inputs[0] is not None:
+        # Rounding keeps the order, so that clipping codes is the same, and the kernel can do without.
+        low, high = (
+            max(low, zero + round(bounds[0] / mark.scale)),
+            min(high, zero + round(bounds[1] / mark.scale)),
+        )
+        value = clip.inputs[0]
     step = _step(name, mark.scale, zero, editor)
-    value = editor.before(mark.node, "QuantizeLinear", [value, *step], f"{name}_codes")
+    codes = editor.before(reader, "QuantizeLinear", [value, *step], f"{name}_codes")
     if (low, high) != (0, 2**BYTE - 1):
         ends = [
             editor.constant(f"{name}_{end}_code", np.int64(code), ir.DataType.UINT8)
             for end, code in (("low", low), ("high", high))
         ]
-        value = editor.before(mark.node, "Clip", [value, *ends], f"{name}_clipped")
-    bypass(mark.node, editor.before(mark.node, "DequantizeLinear", [value, *step], f"{name}_values"))
+        codes = editor.before(reader, "Clip", [codes, *ends], f"{name}_clipped")
+    if first is not last:
+        _run_on_bytes(reader, mark.node, first, codes)
+        codes = last
+    bypass(mark.node, editor.before(mark.node, "DequantizeLinear", [codes, *step], f"{name}_values"))
+
+
+def _run_on_bytes(start: ir.Node, end: ir.Node, value: ir.Value, codes: ir.Value) -> None:
+    """Let the operations from ``start`` up to ``end`` work on codes."""
+    for use in list(value.uses()):
+        if use.node is start:
+            start.replace_input_with(use.idx, codes)
+    node: ir.Node | None = start
+    while node is not None and node is not end:
+        node.outputs[0].type = ir.TensorType(ir.DataType.UINT8)
+        node = only_reader(node.outputs[0])
 
 
 def _add_rounding(value: ir.Value, name: str, seen: tuple[float, float], editor: GraphEditor) -> None:
@@ -145,45 +178,3 @@ def _step(name: str, scale: float, zero: int, editor: GraphEditor) -> list[ir.Va
         editor.constant(f"{name}_scale", scale),
         editor.constant(f"{name}_zero", np.int64(zero), ir.DataType.UINT8),
     ]
-
-
-def _integer_weight(product: Product, mark: ActivationMark, editor: GraphEditor) -> None:
-    """Signed bytes, or unsigned ones where those would overflow.
-
-    x86 without VNNI adds two products of an unsigned and a signed byte in 16 bits. Its kernel for two unsigned bytes is
-    exact, and slower.
-    """
-    name = f"{product.layer}.weight"
-    largest_byte = mark.top + (_MIDDLE if mark.signed else 0)
-    overflows = 2 * largest_byte * largest_code(product.bits, signed=True) > _LARGEST_PAIR
-    kind, zero = (ir.DataType.UINT8, _MIDDLE) if overflows else (ir.DataType.INT8, 0)
-    scale = np.broadcast_to(product.scale, product.codes.shape[product.axis])
-    codes = editor.constant(f"{name}_codes", product.codes.astype(np.int64) + zero, kind)
-    step = [
-        editor.constant(f"{name}_scale", scale),
-        editor.constant(f"{name}_zero", np.full(len(scale), zero, np.int64), kind),
-    ]
-    node = product.node
-    weight = editor.before(node, "DequantizeLinear", [codes, *step], f"{name}_values", {"axis": product.axis})
-    node.replace_input_with(1, weight)
-    bias = _bias_codes(product, mark)
-    if bias is not None and bias.size:
-        bias_step = editor.constant(f"{product.layer}.bias_scale", scale * mark.scale)
-        kept = editor.constant(f"{product.layer}.bias_codes", bias, ir.DataType.INT32)
-        node.replace_input_with(
-            2,
-            editor.before(
-                node, "DequantizeLinear", [kept, bias_step], f"{product.layer}.bias_values", {"axis": 0}
-            ),
-        )
-
-
-def _bias_codes(product: Product, mark: ActivationMark) -> NDArray[np.int64] | None:
-    """The bias in units of the sum, empty if there is none; None if it does not fit, so that the layer stays in float."""
-    if len(product.node.inputs) < 3 or product.node.inputs[2] is None:
-        return np.zeros(0, np.int64)
-    bias = constant_of(product.node.inputs[2])
-    if bias is None or product.axis != product.output_axis:
-        return None
-    codes = np.round(bias.astype(np.float64) / (product.scale * mark.scale))
-    return codes.astype(np.int64) if np.all(np.abs(codes) <= _LARGEST_BIAS) else None

@@ -26,7 +26,7 @@ class GraphEditor:
         kind: ir.DataType = ir.DataType.FLOAT,
     ) -> ir.Value:
         """A new constant; one and the same for equal scalars of one name."""
-        array = np.asarray(values)
+        array = np.ascontiguousarray(values) if np.ndim(values) else np.asarray(values)
         key = (name, kind, array.item() if array.ndim == 0 else None)
         if array.ndim == 0 and key in self._shared:
             return self._shared[key]

@@ -206,7 +206,7 @@ class _Lowering:
         odd = sorted(
             {product.bits for product in self.products if stored_width(product.bits) != product.bits}
         )
-        integer, blocked = ([], []) if self.plan is None else (self.plan.integer, self.plan.block_linear)
+        integer, blocked = ((), ()) if self.plan is None else (self.plan.integer, self.plan.block_linear)
         return OnnxGraph(
             content=content,
             form=form,

@@ -1,0 +1,93 @@
+"""Weights and biases as ONNX Runtime's 8-bit kernels take them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from hwbmpq.export.onnx_edits import GraphEditor, constant_of
+from hwbmpq.export.products import Product
+from hwbmpq.export.qdq import ActivationMark
+from hwbmpq.quant.ranges import largest_code
+
+BYTE = 8
+MIDDLE = 128
+"""The byte that stands for zero where values have a sign."""
+_LARGEST_PAIR = 2**15 - 1
+"""x86 without VNNI adds two products of an unsigned and a signed byte in 16 bits."""
+_LARGEST_BIAS = 2**30
+"""Leaves room for the sum that it is added to."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ByteWeight:
+    """What a kernel multiplies with, and what it adds."""
+
+    codes: NDArray[np.int64]
+    zero: int
+    scale: NDArray[np.float64]
+    """One number for each output channel."""
+    bias: NDArray[np.int64] | None
+    """In units of ``scale`` times the input's step."""
+
+    @property
+    def kind(self) -> ir.DataType:
+        return ir.DataType.UINT8 if self.zero else ir.DataType.INT8
+
+
+def byte_weight(product: Product, mark: ActivationMark) -> ByteWeight | None:
+    """The bytes of a product's weight; None if its bias fits no unit, so that the layer has to stay in float.
+
+    Signed bytes, or, where those would overflow, unsigned ones, whose kernel is exact and slower. Narrow integers are multiplied
+    by the largest power of two that fits, and scales divided by it: a bias is rounded to the unit of the sum, which would
+    be coarse otherwise.
+    """
+    top = largest_code(product.bits, signed=True)
+    largest_input = mark.top + (MIDDLE if mark.signed else 0)
+    room = min(_LARGEST_PAIR // (2 * largest_input), largest_code(BYTE, signed=True))
+    zero = MIDDLE if top > room else 0
+    for shift in range(0 if zero else (room // top).bit_length() - 1, -1, -1):
+        scale = np.broadcast_to(product.scale, product.codes.shape[product.axis]) / 2**shift
+        bias = _bias_codes(product, scale * mark.scale)
+        if bias is None or np.all(np.abs(bias) <= _LARGEST_BIAS):
+            codes = product.codes.astype(np.int64) * 2**shift + zero
+            return ByteWeight(
+                codes=codes, zero=zero, scale=scale, bias=None if bias is None else bias.astype(np.int64)
+            )
+    return None
+
+
+def has_known_bias(product: Product) -> bool:
+    """Whether a product has no bias, or one that is a constant by output channel."""
+    inputs = product.node.inputs
+    if len(inputs) < 3 or inputs[2] is None:
+        return True
+    return constant_of(inputs[2]) is not None and product.axis == product.output_axis
+
+
+def _bias_codes(product: Product, unit: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    bias = constant_of(product.node.inputs[2]) if len(product.node.inputs) > 2 else None
+    return None if bias is None else np.round(bias.astype(np.float64) / unit)
+
+
+def insert_byte_weight(
+    product: Product, weight: ByteWeight, mark: ActivationMark, editor: GraphEditor
+) -> None:
+    """Change the graph: the product reads bytes, and a bias of 32-bit integers."""
+    name, node = f"{product.layer}.weight", product.node
+    parts = [
+        editor.constant(f"{name}_codes", weight.codes, weight.kind),
+        editor.constant(f"{name}_scale", weight.scale),
+        editor.constant(f"{name}_zero", np.full(len(weight.scale), weight.zero, np.int64), weight.kind),
+    ]
+    axis = {"axis": product.axis}
+    node.replace_input_with(1, editor.before(node, "DequantizeLinear", parts, f"{name}_values", axis))
+    if weight.bias is not None:
+        name = f"{product.layer}.bias"
+        parts = [
+            editor.constant(f"{name}_codes", weight.bias, ir.DataType.INT32),
+            editor.constant(f"{name}_scale", weight.scale * mark.scale),
+        ]
+        bias = editor.before(node, "DequantizeLinear", parts, f"{name}_values", {"axis": 0})
+        node.replace_input_with(2, bias)
