@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hwbmpq.data.images import ImageData
+from hwbmpq.errors import HwbmpqError
 from hwbmpq.export import (
     Agreement,
     Contestant,
@@ -94,6 +95,12 @@ def export_onnx(
         images = min(images, _COMPARED_BY_QONNX)
     runtime = QonnxNetwork(graph.content) if form == "qonnx" else OnnxNetwork(graph.content)
     agreement = compare(network.eval(), runtime, _watched(_images(data, images), on_image))
+    if not agreement.is_plausible:
+        raise HwbmpqError(
+            f"the graph does not give the network's answers (median difference {agreement.median_difference:.2g} of the outputs' "
+            "range): nothing was written",
+            hint="this is a defect of hwbmpq or of the runtime: please report the network; --format packed is not concerned",
+        )
     return OnnxExport(path=write_onnx(graph, path), graph=graph, agreement=agreement)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 import torch
@@ -10,6 +11,10 @@ from torch import Tensor, nn
 
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.export.runtime import as_input
+
+_HALF = 0.5
+_FAR_OFF = 0.1
+"""Of the outputs' range: what another network would show."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +27,14 @@ class Agreement:
     largest_difference: float
     top1_agreement: float | None
     """Share of inputs with the same highest score; None if the outputs are no scores, one per class."""
+
+    @property
+    def is_plausible(self) -> bool:
+        """Whether these can be the same network but for rounding, which at 2 bits a single flip can make visible."""
+        if not isfinite(self.largest_difference):
+            return False
+        agrees = self.top1_agreement is not None and self.top1_agreement >= _HALF
+        return agrees or self.median_difference <= _FAR_OFF
 
 
 def compare(
