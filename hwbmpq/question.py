@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hwbmpq.costs import NetworkCosts, parse_budget, tabulate
+from hwbmpq.costs.lookup import SIZE_NOT_TIME
 from hwbmpq.graph import LayerGraph
 from hwbmpq.hardware import HardwareProfile, layer_candidates, trained_precisions
 from hwbmpq.values import Precision
@@ -72,10 +73,19 @@ def ask(
         remarks.append(
             "no budget was given and the profile has none: memory at its smallest value plus a quarter of the range"
         )
-    remarks += _promotions(tables)
+    remarks += [*_promotions(tables), *_findings(tables)]
     if len(tables.widths) == 1:
         remarks.append(f"W{tables.widths[0]} is the only candidate: there is nothing to allocate")
     return Question(graph=graph, costs=tables, limits=limits, asked=asked, remarks=tuple(remarks))
+
+
+def _findings(costs: NetworkCosts) -> list[str]:
+    """What a measurement of the device says about widths and time, for this network and in general."""
+    table = costs.tables.get("latency")
+    is_measured = any(known.overheads is not None for known in costs.profile.tables.values())
+    if table is None or not is_measured:
+        return []
+    return [*(note for note in table.notes if SIZE_NOT_TIME in note), *costs.profile.caveats]
 
 
 def _promotions(costs: NetworkCosts) -> list[str]:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import hwbmpq
+from hwbmpq.cli.commands.targets_measure import add_import, add_measure, add_validate
 from hwbmpq.cli.model_options import add_model_options, describe_model
 from hwbmpq.cli.new_profile import add_new
 from hwbmpq.cli.render import OutputConsole
@@ -41,6 +42,8 @@ examples:
   hwbmpq targets show gap9_ne16 --model hwbmpq:resnet20
   hwbmpq targets compare mpic gap9_ne16 --model hwbmpq:resnet8
   hwbmpq targets new my_board && hwbmpq targets check my_board.yaml
+  hwbmpq targets measure my_pc --model timm:resnet18 --quick
+  hwbmpq targets validate my_pc --model timm:resnet26
   hwbmpq targets schema > hwbmpq-profile.schema.json"""
 
 
@@ -54,7 +57,8 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    for add in (_add_list, _add_show, _add_check, _add_compare, add_new, _add_schema):
+    own = (_add_list, _add_show, _add_check, _add_compare, add_new, _add_schema)
+    for add in (*own, add_measure, add_import, add_validate):
         add(actions, common)
 
 

@@ -1,11 +1,13 @@
 """Costs looked up in a table of measurements."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from hwbmpq.costs.between_layers import BetweenLayers
 from hwbmpq.costs.figures import FigureLog
 from hwbmpq.costs.geometry import positions, repeats
+from hwbmpq.costs.interpolate import Interpolator, shape_of
 from hwbmpq.costs.model import MS_PER_SECOND, CostOptions
 from hwbmpq.costs.registry import register
 from hwbmpq.costs.table import Candidates, CostRow, CostTable, FigureUse, Number, candidates_of
@@ -17,7 +19,8 @@ from hwbmpq.hardware.schema import LookupTableRef
 from hwbmpq.hardware.widths import WidthFinder, op_of
 from hwbmpq.values import Layer, Precision
 
-Miss = Literal["error", "nearest", "macs_scaled"]
+Miss = Literal["error", "nearest", "macs_scaled", "interpolated"]
+SIZE_NOT_TIME = "fewer bits buy size, not time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +39,9 @@ class LookupTableCost(CostOptions):
     """Milliseconds (or microjoules) for one input, measured layer by layer in a table that the profile names.
 
     A layer that is not in the table is an error, takes the value of its nearest neighbour, or that value
-    scaled by MACs; the neighbour has the same operation, kernel, groups and widths. A pair whose
-    weights are unpacked (``compute``) is timed as what it is unpacked to if it has no entry of its own.
+    scaled by MACs; the neighbour has the same operation, kernel, groups and widths. ``interpolated``: from several
+    of the same operation and widths. A pair whose weights are unpacked (``compute``) is timed as what it is
+    unpacked to if it has no entry of its own. A table with ``overheads`` adds what is between the layers.
     """
 
     unit: ClassVar[str] = "ms or uJ"
@@ -61,23 +65,31 @@ class LookupTableCost(CostOptions):
         factor /= table.batch if self.per == "input" else 1
         reader = _Reader(table, self.miss or ref.miss)
         finder = WidthFinder(profile)
+        between = BetweenLayers.of(table, layers)
         costs: dict[str, dict[Precision, Number]] = {}
         origins: dict[str, dict[Precision, str]] = {}
         for layer in layers:
             costs[layer.name], origins[layer.name] = {}, {}
             for precision, runs in finder.executions(op_of(layer), candidates_of(layer, precisions)):
                 found = reader.look_up(layer, runs.pair)
-                costs[layer.name][precision] = found.value * factor * repeats(layer)
+                more = between.boundary(layer, runs.pair) if between else 0.0
+                costs[layer.name][precision] = (found.value * repeats(layer) + more) * factor
                 promoted = f"{precision} runs as {runs.pair.precision}; " if runs.is_promoted else ""
                 origins[layer.name][precision] = promoted + found.origin
+        row = CostRow(costs=costs, constant=between.constant * factor if between else 0)
         return CostTable(
             name="lookup_table",
             model="lookup_table",
             unit="uJ" if table.quantity == "energy" else "ms",
-            rows=(CostRow(costs=costs),),
+            rows=(row,),
             figures=(_use(ref, table), *figures.used),
             origins=origins,
-            notes=(*table.notes, *self._batch_note(table), *reader.notes),
+            notes=(
+                *table.notes,
+                *self._batch_note(table),
+                *reader.notes,
+                *(_measured_notes(between, row, table) if between else ()),
+            ),
         )
 
     def _find(self, figures: FigureLog) -> tuple[LookupTableRef, LookupTable]:
@@ -98,6 +110,32 @@ class LookupTableCost(CostOptions):
         return (
             f"measured with a batch of {table.batch}, given for one input of it; alone, an input takes longer",
         )
+
+
+def _measured_notes(between: BetweenLayers, row: CostRow, table: LookupTable) -> tuple[str, ...]:
+    """Of a table that knows what is between the layers."""
+    amount = f"{row.constant:.3g} {'uJ' if table.quantity == 'energy' else 'ms'}"
+    return (
+        f"{amount} of every total is for the call and for operations between the layers",
+        *between.notes,
+        *_equal_notes(row.costs),
+    )
+
+
+def _equal_notes(costs: Mapping[str, Mapping[Precision, Number]]) -> tuple[str, ...]:
+    """Widths that one kernel runs, in all layers that have a choice."""
+    by_precision: dict[Precision, list[Number]] = {}
+    for choices in (choices for choices in costs.values() if len(choices) > 1):
+        for precision, value in choices.items():
+            by_precision.setdefault(precision, []).append(value)
+    alike: dict[tuple[Number, ...], list[Precision]] = {}
+    for precision, values in sorted(by_precision.items()):
+        alike.setdefault(tuple(values), []).append(precision)
+    return tuple(
+        f"{' and '.join(map(str, same))} take the same time in every layer: between them, {SIZE_NOT_TIME}"
+        for same in alike.values()
+        if len(same) > 1
+    )
 
 
 def _use(ref: LookupTableRef, table: LookupTable) -> FigureUse:
@@ -142,6 +180,7 @@ class _Reader:
         self._table = table
         self._miss = miss
         self._seen: dict[tuple[object, ...], _Found] = {}  # networks repeat their layers
+        self._interpolators: dict[tuple[KeyValue, KeyValue], Interpolator] = {}
         self._given: list[_Found] = []
 
     def look_up(self, layer: Layer, pair: WidthPair) -> _Found:
@@ -174,20 +213,44 @@ class _Reader:
         for key in keys:
             entry = self._table.exact(key)
             if entry is not None and _is_same_work(entry, layer, self._table):
-                return _timed_as(_Found(entry.value, "measured"), pair, is_own=key is own)
+                origin = f"measured, {entry.note}" if entry.note else "measured"
+                return _timed_as(_Found(entry.value, origin), pair, is_own=key is own)
         for key in keys:
-            entry = self._table.nearest(key) if self._miss != "error" else None
-            if entry is not None:
-                return _timed_as(self._estimate(layer, key, entry), pair, is_own=key is own)
+            found = self._estimated(layer, key)
+            if found is not None:
+                return _timed_as(found, pair, is_own=key is own)
         advice = "add a measured entry, or set `miss: macs_scaled` or `nearest` for the table"
         if self._miss != "error":
-            advice = "the table has no entry of this operation, kernel, groups and widths at all"
+            alike = "operation" if self._miss == "interpolated" else "operation, kernel, groups"
+            advice = f"the table has no entry of this {alike} and widths at all"
         raise UnsupportedLayerError(
             f"layer {layer.name!r} is not in the lookup table of {self._table.device}: {self._table.shown(own)}",
             hint=advice,
         )
 
-    def _estimate(self, layer: Layer, key: dict[str, KeyValue], entry: Entry) -> _Found:
+    def _estimated(self, layer: Layer, key: dict[str, KeyValue]) -> _Found | None:
+        if self._miss == "interpolated":
+            return self._interpolated(layer, key)
+        entry = self._table.nearest(key) if self._miss != "error" else None
+        return None if entry is None else self._scaled(layer, key, entry)
+
+    def _interpolated(self, layer: Layer, key: dict[str, KeyValue]) -> _Found | None:
+        shape = shape_of(key, layer.macs // layer.calls)
+        widths = (key["w_bits"], key["a_bits"])
+        if widths not in self._interpolators:
+            same = [entry for entry in self._table.entries if (entry.w_bits, entry.a_bits) == widths]
+            self._interpolators[widths] = Interpolator(same)
+        found = None if shape is None else self._interpolators[widths].estimate(shape)
+        if found is None:
+            return None
+        how = (
+            f"interpolated, the nearest has {found.nearest.in_channels}→{found.nearest.out_channels} channels"
+        )
+        how += f", {found.nearest.note}" if found.nearest.note else ""
+        how += ", far from what was measured" if found.is_far else ""
+        return _Found(found.value, how, is_neighbour=True, is_extrapolated=found.is_far)
+
+    def _scaled(self, layer: Layer, key: dict[str, KeyValue], entry: Entry) -> _Found:
         macs = layer.macs // layer.calls
         sizes = [other.macs for other in self._table.neighbours(key)]
         is_beyond = not min(sizes) <= macs <= max(sizes)

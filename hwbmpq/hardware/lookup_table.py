@@ -31,6 +31,28 @@ CLASS_KEYS = ("op", "kernel_size", "dilation", "groups")
 """Keys that must agree even for a neighbour: another kernel is another program."""
 SIZE_KEYS = ("in_channels", "out_channels", "in_h", "in_w", "out_h", "out_w", "positions")
 
+OVERHEAD_OPS = (
+    "quantize",
+    "dequantize",
+    "add",
+    "multiply",
+    "clip",
+    "sigmoid",
+    "silu",
+    "hardswish",
+    "gelu",
+    "softmax",
+    "layernorm",
+    "batchnorm",
+    "max_pool",
+    "average_pool",
+    "global_pool",
+    "copy",
+    "product",
+)
+"""Operations without weights that a table can have times for; ``copy`` moves a tensor (concatenation, padding,
+transposition), ``product`` multiplies two activations, by their multiply-accumulates."""
+
 KeyValue = str | int | tuple[int, ...]
 _Count = Annotated[int, Field(ge=0, le=2**40)]
 _Number = Annotated[float, Field(gt=0, lt=1e30, allow_inf_nan=False)]
@@ -79,6 +101,34 @@ class Entry(_Block):
     note: str | None = None
 
 
+_Amount = Annotated[float, Field(ge=0, lt=1e30, allow_inf_nan=False)]
+
+
+class Overhead(_Block):
+    """What one operation without weights costs: ``fixed`` + ``per_element`` * elements, in the table's unit."""
+
+    op: Literal[OVERHEAD_OPS]  # type: ignore[valid-type]
+    fixed: _Amount
+    per_element: _Amount
+
+
+class Overheads(_Block):
+    """What is between the layers of a network, in the table's unit."""
+
+    per_run: _Amount = 0.0
+    """One call of the runtime, whatever it computes."""
+    integer_bits: Annotated[int, Field(ge=1, le=64)] | None = None
+    """Layers whose widths are both at most this exchange integers: tensors are quantized and dequantized only where
+    something else makes or reads them. The entries of wider pairs have it all in their own times."""
+    operations: tuple[Overhead, ...] = ()
+
+    def model_post_init(self, context: Any) -> None:
+        names = [overhead.op for overhead in self.operations]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"two overheads for {twice!r}")
+
+
 class LookupTable(_Block):
     """Costs by layer geometry and widths."""
 
@@ -109,6 +159,7 @@ class LookupTable(_Block):
         ...,
     ] = Field(min_length=3)
     notes: tuple[str, ...] = ()
+    overheads: Overheads | None = None
     entries: tuple[Entry, ...] = Field(min_length=1, max_length=200_000)
 
     _index: dict[tuple[KeyValue | None, ...], Entry] = PrivateAttr(default_factory=dict)

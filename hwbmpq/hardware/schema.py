@@ -291,9 +291,10 @@ class LookupTableRef(Sourced):
     id: Name
     file: Text = Field(description="relative to the profile's folder")
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
-    miss: Literal["error", "nearest", "macs_scaled"] = Field(
+    miss: Literal["error", "nearest", "macs_scaled", "interpolated"] = Field(
         default="error",
-        description="a layer that is not in the table: refuse, take the nearest, or scale that by MACs",
+        description="a layer that is not in the table: refuse, take the nearest, scale that by MACs, or interpolate "
+        "between several",
     )
 
 

@@ -142,7 +142,10 @@ def test_predictions_are_compared_with_whole_networks(measured: str, run: Run) -
     said = json.loads(run("validate", "acme", *MODEL, "--bits", "W8A8,W32A32", "--rounds", "3", "--json"))
     assert [item["widths"] for item in said["comparisons"]] == ["W8A8", "W32A32"]
     assert all(item["measured_layers"] == item["layers"] == 3 for item in said["comparisons"])
-    assert all(item["ratio"] == pytest.approx(item["predicted_ms"] / item["measured_ms"]) for item in said["comparisons"])
+    assert all(
+        item["ratio"] == pytest.approx(item["predicted_ms"] / item["measured_ms"])
+        for item in said["comparisons"]
+    )
     assert said["mean_absolute_error"] >= 0
     table = run("validate", "acme", *MODEL, "--bits", "W8A8", "--rounds", "3")
     assert "mean absolute error" in table

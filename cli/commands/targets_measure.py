@@ -1,0 +1,234 @@
+"""``hwbmpq targets measure``, ``import`` and ``validate``: profiles from measurements."""
+
+import argparse
+import json
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+import hwbmpq
+from hwbmpq.cli.measure_options import (
+    DEFAULT_MODELS,
+    QUICK_ROUNDS,
+    ROUNDS,
+    add_networks,
+    add_place,
+    add_rounds,
+    described,
+    loaded,
+)
+from hwbmpq.cli.plan_options import positive, progress
+from hwbmpq.cli.render import OutputConsole
+from hwbmpq.cli.render_measure import print_kit, print_measured, print_validation, spoken_seconds
+from hwbmpq.cli.target_options import TARGET_HELP, add_action
+from hwbmpq.errors import HwbmpqError, RunStoppedError
+
+if TYPE_CHECKING:
+    from hwbmpq.hardware import HardwareProfile
+    from hwbmpq.measure import Candidate, Measurement, Results
+    from hwbmpq.values import Precision
+
+_MEASURE = """\
+Time the layers of some networks in ONNX Runtime, on this machine, and write what was found as a profile:
+a table of layers, and the YAML that uses it. Layers that repeat are timed once; pairs of widths that one
+kernel runs are timed once. Layers of other networks are interpolated. Leave the machine alone meanwhile.
+
+For another device, --kit writes a zip with everything in it: unpack it there, run it (it needs
+onnxruntime and numpy only), and bring its results back to `hwbmpq targets import`."""
+_MEASURE_EXAMPLES = """\
+examples:
+  hwbmpq targets measure my_pc
+  hwbmpq targets measure my_pc --model timm:resnet18 timm:resnet50 --threads 4 --rounds 40
+  hwbmpq targets measure my_pc --model file:net.py:make_net --input 3x96x96 --widths W4A8,W8A8,W32A32 --quick
+  hwbmpq targets measure my_board --model timm:mobilenetv2_100 --kit kit.zip"""
+_IMPORT_EXAMPLES = """\
+examples:
+  hwbmpq targets import my_board results.json
+  hwbmpq targets import my_board results.json --output profiles --overwrite"""
+_VALIDATE = """\
+Compare what a measured profile predicts for whole networks with what they really take, on this machine:
+each network is exported for ONNX Runtime's integer kernels (its weights may be random) and timed from end
+to end, in turns with a reference kernel that tells how fast the clock is."""
+_VALIDATE_EXAMPLES = """\
+examples:
+  hwbmpq targets validate my_pc --model timm:resnet26 timm:mobilenetv2_140
+  hwbmpq targets validate my_pc --model hwbmpq:resnet20 --bits W4A8,W8A8,W32A32 --json"""
+_COMPARED = ("W32A32", "W8A8", "W4A8")
+
+
+def add_measure(actions: Any, common: argparse.ArgumentParser) -> None:
+    parser = _action(
+        actions,
+        common,
+        "measure",
+        run_measure,
+        "time layers on this machine, write a profile",
+        _MEASURE,
+        _MEASURE_EXAMPLES,
+    )
+    parser.add_argument("name", metavar="NAME", help="name of the profile to write")
+    add_networks(parser, required=False)
+    group = parser.add_argument_group("measurement")
+    group.add_argument(
+        "--widths",
+        type=_listed,
+        metavar="W8A8,…",
+        help="pairs of weight and activation bits, 32 is float (default: W2A8,W4A8,W8A8,W16A16,W32A32, and for linear layers "
+        "W2A32,W4A32,W8A32)",
+    )
+    add_rounds(group, ROUNDS)
+    group.add_argument(
+        "--threads", type=positive, default=1, metavar="N", help="cores to use (default: %(default)s)"
+    )
+    group.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds: a first look")
+    group.add_argument("--kit", type=Path, metavar="FILE.zip", help="write a kit for another device instead")
+    add_place(parser)
+
+
+def add_import(actions: Any, common: argparse.ArgumentParser) -> None:
+    text = "turn the results of a kit into a profile"
+    parser = _action(
+        actions, common, "import", run_import, text, f"{text[0].upper()}{text[1:]}.", _IMPORT_EXAMPLES
+    )
+    parser.add_argument("name", metavar="NAME", help="name of the profile to write")
+    parser.add_argument("results", metavar="RESULTS", help="the JSON file that the kit's run.py wrote")
+    parser.add_argument("--partial", action="store_true", help="use results of a run that was interrupted")
+    add_place(parser)
+
+
+def add_validate(actions: Any, common: argparse.ArgumentParser) -> None:
+    text = "compare a measured profile's predictions with whole networks"
+    parser = _action(actions, common, "validate", run_validate, text, _VALIDATE, _VALIDATE_EXAMPLES)
+    parser.add_argument("target", metavar="TARGET", help=TARGET_HELP)
+    add_networks(parser, required=True)
+    parser.add_argument(
+        "--bits",
+        type=_listed,
+        metavar="W8A8,…",
+        help=f"widths to compare at (default: of {', '.join(_COMPARED)}, what there is)",
+    )
+    add_rounds(parser, ROUNDS)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def _action(
+    actions: Any,
+    common: argparse.ArgumentParser,
+    name: str,
+    run: Any,
+    text: str,
+    description: str,
+    examples: str,
+) -> argparse.ArgumentParser:
+    parser = add_action(actions, common, name, run, text)
+    parser.description, parser.epilog = description, examples
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    return parser
+
+
+def _listed(text: str) -> list[str]:
+    return [part for part in text.replace(",", " ").split() if part]
+
+
+def run_measure(args: argparse.Namespace) -> None:
+    if args.kit is not None:
+        hwbmpq.measure.check_kit(args.kit, overwrite=args.overwrite)
+    else:
+        hwbmpq.measure.check_new(args.name, args.output, overwrite=args.overwrite)
+    widths = hwbmpq.measure.parse_widths(args.widths) if args.widths else hwbmpq.measure.DEFAULT_WIDTHS
+    networks = described(args)
+    kernels = hwbmpq.measure.layer_kernels([graph for _, graph in networks], widths)
+    models = [model.title for model, _ in networks]
+    if args.kit is not None:
+        with progress("writing kernels", len(kernels)) as advance:
+            hwbmpq.measure.write_kit(
+                args.kit, kernels, widths=widths, models=models, overwrite=args.overwrite, on_written=advance
+            )
+        print_kit(OutputConsole(soft_wrap=True), args.kit, args.name)
+        return
+    results = _measured_here(args, kernels, widths, models)
+    if not results.is_complete:
+        raise RunStoppedError(
+            f"stopped after {len(results.times)} of {len(results.manifest.kernels)} kernels; nothing was written",
+            hint="--quick takes fewer rounds",
+        )
+    _write(hwbmpq.measure.Measurement.of(results), args)
+
+
+def _measured_here(
+    args: argparse.Namespace, kernels: Any, widths: "tuple[Precision, ...]", models: list[str]
+) -> "Results":
+    rounds = QUICK_ROUNDS if args.quick else args.rounds
+    console = Console(stderr=True, highlight=False)
+
+    def say_estimate(seconds: float) -> None:
+        console.print(f"{len(kernels)} kernels, {rounds} rounds: {spoken_seconds(seconds)}; Ctrl-C stops")
+
+    with progress("measuring", 0) as advance:
+        return hwbmpq.measure.measure_here(
+            kernels,
+            widths=widths,
+            models=models,
+            rounds=rounds,
+            threads=args.threads,
+            on_estimate=say_estimate,
+            on_visit=advance,
+        )
+
+
+def run_import(args: argparse.Namespace) -> None:
+    hwbmpq.measure.check_new(args.name, args.output, overwrite=args.overwrite)
+    results = hwbmpq.measure.read_results(args.results)
+    if not results.is_complete and not args.partial:
+        raise HwbmpqError(
+            f"{args.results}: the run was interrupted after {len(results.times)} of {len(results.manifest.kernels)} kernels",
+            hint="run the kit again to its end, or --partial to use what there is",
+        )
+    _write(hwbmpq.measure.Measurement.of(results), args)
+
+
+def _write(measurement: "Measurement", args: argparse.Namespace) -> None:
+    profile = hwbmpq.measure.write_profile(
+        measurement, args.name, folder=args.output, overwrite=args.overwrite
+    )
+    if args.json:
+        record = profile.tables["layers"].measurement
+        content = {"profile": profile.files[-1], "findings": list(profile.caveats), "measurement": record}
+        print(json.dumps(content, indent=2))
+        return
+    example = measurement.results.manifest.models[0].partition(" ")[0] or DEFAULT_MODELS[0]
+    print_measured(
+        OutputConsole(soft_wrap=True), profile, target=_target(profile, args.output), model=example
+    )
+
+
+def _target(profile: "HardwareProfile", folder: Path | None) -> str:
+    """What ``--target`` takes from now on: the name if it is in the search path, else the file."""
+    if folder is None or folder.resolve() in [place.resolve() for place in hwbmpq.hardware.search_folders()]:
+        return profile.name
+    return profile.files[-1]
+
+
+def run_validate(args: argparse.Namespace) -> None:
+    profile = hwbmpq.load_profile(args.target)
+    hwbmpq.measure.measurement_record(profile)  # before anything slow
+    asked = args.bits or [
+        text for text in _COMPARED if text in {str(pair.precision) for pair in profile.pairs}
+    ]
+    precisions = hwbmpq.measure.parse_widths(asked)
+    with progress("exporting", len(args.model) * len(precisions)) as advance, redirect_stdout(sys.stderr):
+        candidates: list[Candidate] = []
+        for spec in args.model:
+            model, graph = loaded(spec, args)
+            for precision in precisions:
+                candidates.append(hwbmpq.measure.exported_candidate(model, graph, profile, precision))
+                advance(len(candidates))
+    with progress("timing", 0) as advance:
+        validation = hwbmpq.measure.validate(candidates, profile, rounds=args.rounds, on_visit=advance)
+    if args.json:
+        print(json.dumps({"target": profile.target, **validation.to_dict()}, indent=2))
+    else:
+        print_validation(OutputConsole(), validation, target=profile.target)

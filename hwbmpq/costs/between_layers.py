@@ -1,0 +1,189 @@
+"""What a network costs between its layers, from a table's overheads and the network's operations.
+
+Runtimes fold norms into the layer before them and clip on the way out of it; reshapes move nothing. The rest is counted
+by its elements. Layers that compute in integers hand integers to each other; where something else makes what they read or
+reads what they make, a tensor is quantized or dequantized, which is counted with the layer.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from hwbmpq.hardware.formats import WidthPair
+from hwbmpq.hardware.lookup_table import LookupTable, Overhead, Overheads
+from hwbmpq.values import Layer
+
+FREE = frozenset(
+    "identity dropout dropout2d droppath flatten unflatten reshape view viewas squeeze unsqueeze contiguous detach "
+    "expand expandas to float getitem getattr size split chunk unbind clone alias slice select aliasdefault".split()
+)
+"""Operations that move no numbers."""
+NORMS = frozenset("batchnorm batchnorm1d batchnorm2d batchnorm3d batchnormact2d".split())
+CLIPS = frozenset("relu relu6 clamp clip hardtanh clampmin threshold".split())
+_COUNTED_AS = {
+    "add": "add iadd radd sub isub rsub",
+    "multiply": "mul imul rmul div truediv itruediv layerscale square pow",
+    "clip": " ".join(CLIPS) + " leakyrelu prelu elu",
+    "sigmoid": "sigmoid hardsigmoid tanh exp erf sqrt rsqrt",
+    "silu": "silu swish mish",
+    "hardswish": "hardswish",
+    "gelu": "gelu quickgelu",
+    "softmax": "softmax logsoftmax",
+    "layernorm": "layernorm layernorm2d groupnorm rmsnorm instancenorm2d normalize",
+    "batchnorm": " ".join(NORMS),
+    "max_pool": "maxpool1d maxpool2d maxpool3d adaptivemaxpool2d",
+    "average_pool": "avgpool1d avgpool2d avgpool3d interpolate upsample",
+    "global_pool": "adaptiveavgpool1d adaptiveavgpool2d adaptiveavgpool3d mean sum amax",
+    "copy": "cat concat concatenate stack pad permute transpose t swapaxes roll constantpadnd repeat pixelshuffle "
+    "channelshuffle movedim",
+}
+COUNTED_AS = {kind: op for op, kinds in _COUNTED_AS.items() for kind in kinds.split()}
+PASSES_INTEGERS = FREE | NORMS | CLIPS | frozenset({"maxpool2d"})
+"""What stays in integers between two layers that do."""
+_PRODUCTS = frozenset("matmul bmm baddbmm einsum scaleddotproductattention multiheadattention".split())
+_OTHERWISE = "add"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BetweenLayers:
+    """The operations of one network, priced by one table's overheads."""
+
+    overheads: Overheads
+    network: Any
+    """The network's ``LayerGraph``, or its layers alone."""
+
+    @classmethod
+    def of(cls, table: LookupTable, network: Any) -> "BetweenLayers | None":
+        """None for a table that says nothing about it."""
+        return None if table.overheads is None else cls(overheads=table.overheads, network=network)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the operations are known, not only the layers."""
+        return hasattr(self.network, "operations")
+
+    @cached_property
+    def _prices(self) -> dict[str, Overhead]:
+        return {str(overhead.op): overhead for overhead in self.overheads.operations}
+
+    def _price(self, op: str, elements: int) -> float:
+        overhead = self._prices.get(op)
+        return 0.0 if overhead is None else overhead.fixed + overhead.per_element * elements
+
+    @cached_property
+    def constant(self) -> float:
+        """What does not depend on widths, for one run."""
+        counted = sum(self._price(op, elements) for op, elements, _ in self._counted())
+        return self.overheads.per_run + counted
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        if not self.is_known:
+            return ("operations between the layers are not counted: only the layers are known here",)
+        unknown = Counter(kind for op, _, kind in self._counted() if op == _OTHERWISE != COUNTED_AS.get(kind))
+        found = [f"{kind} ({count})" for kind, count in unknown.items()]
+        return (f"counted as additions, for want of a time: {', '.join(found)}",) if found else ()
+
+    def _counted(self) -> Iterator[tuple[str, int, str]]:
+        """Operations that take time: what they count as, their elements (or MACs), and their kind."""
+        if not self.is_known:
+            return
+        nodes = self.network.operations.nodes
+        for name, kind in ((name, nodes[name]["kind"]) for name in nodes):
+            if self._is_work(name, kind):
+                op = COUNTED_AS.get(kind, _OTHERWISE)
+                yield op if op in self._prices else _OTHERWISE, self._elements(name), kind
+        for entry in self.network.uncovered:
+            if entry.macs:
+                yield "product", entry.macs, entry.kind
+
+    def _is_work(self, name: str, kind: str) -> bool:
+        graph = self.network.operations
+        node = graph.nodes[name]
+        is_data = bool(list(graph.predecessors(name))) and node["shape"]
+        if node["layer"] or not is_data or kind in FREE | _PRODUCTS:
+            return False
+        return not (kind in NORMS | CLIPS and self._follows_a_layer(name, kind))
+
+    def _follows_a_layer(self, name: str, kind: str) -> bool:
+        """Whether only operations that the layer's kernel takes in lie between a layer and this one."""
+        passed = FREE | NORMS if kind in CLIPS else FREE
+        graph = self.network.operations
+        for _ in range(len(graph)):
+            name = next(iter(graph.predecessors(name)), "")
+            if not name or graph.nodes[name]["layer"]:
+                return bool(name)
+            if graph.nodes[name]["kind"] not in passed:
+                return False
+        return False
+
+    def _elements(self, name: str) -> int:
+        """Of its largest tensor: pools read more than they write."""
+        graph = self.network.operations
+        shapes = [graph.nodes[other]["shape"] for other in (name, *graph.predecessors(name))]
+        return max(int(prod(shape)) for shape in shapes if shape)
+
+    def boundary(self, layer: Layer, pair: WidthPair) -> float:
+        """Quantizing what a layer reads and dequantizing what it makes, if it computes in integers."""
+        most = self.overheads.integer_bits
+        if most is None or max(pair.weight.bits, pair.activation.bits) > most or not self.is_known:
+            return 0.0
+        reads, makes = self._boundaries[layer.name]
+        return (self._price("quantize", reads) if reads else 0.0) + (
+            self._price("dequantize", makes) if makes else 0.0
+        )
+
+    @cached_property
+    def _boundaries(self) -> dict[str, tuple[int, int]]:
+        """By layer: elements that it has to have quantized for it, and dequantized after it."""
+        graph = self.network.operations
+        found = {layer.name: (0, 0) for layer in self.network}
+        quantized: set[str] = set()  # readers of one tensor share one quantizer
+        for name in graph:
+            layer = graph.nodes[name]["layer"]
+            if not layer:
+                continue
+            source = next(iter(graph.predecessors(name)), "")
+            reads, makes = found[layer]
+            if source and source not in quantized and not self._comes_from_a_layer(source):
+                quantized.add(source)
+                reads += prod(graph.nodes[source]["shape"])
+            if self._gives_integers(name) and self._leaves_integers(name):
+                makes += prod(graph.nodes[name]["shape"])
+            found[layer] = (reads, makes)
+        return found
+
+    def _comes_from_a_layer(self, name: str) -> bool:
+        graph = self.network.operations
+        for _ in range(len(graph)):
+            if graph.nodes[name]["layer"]:
+                return self._gives_integers(name)
+            before = next(iter(graph.predecessors(name)), "")
+            if not before or graph.nodes[name]["kind"] not in PASSES_INTEGERS:
+                return False
+            name = before
+        return False
+
+    def _gives_integers(self, name: str) -> bool:
+        """A linear layer on tokens gives float at once."""
+        node = self.network.operations.nodes[name]
+        return node["kind"] != "linear" or len(node["shape"]) < 3
+
+    def _leaves_integers(self, name: str) -> bool:
+        """Whether something that is no layer computes with what a layer made."""
+        graph = self.network.operations
+        waiting: list[str] = [name]
+        while waiting:
+            readers: Iterable[str] = list(graph.successors(waiting.pop()))
+            for reader in readers or ("",):
+                if not reader:
+                    return True  # it leaves the network
+                if graph.nodes[reader]["layer"]:
+                    continue
+                if graph.nodes[reader]["kind"] not in PASSES_INTEGERS:
+                    return True
+                waiting.append(reader)
+        return False

@@ -1,0 +1,181 @@
+"""What a runner brings back, checked before anything is believed. No path in it is ever used."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hwbmpq.errors import HwbmpqError
+from hwbmpq.hardware.files import read_bytes
+from hwbmpq.hardware.lookup_table import Entry
+from hwbmpq.measure.forms import FORMS
+from hwbmpq.measure.kit_runner import MANIFEST_SCHEMA, RESULTS_SCHEMA, digest
+from hwbmpq.measure.manifest import MOST_KERNELS
+from hwbmpq.measure.operation_graphs import CHAINS
+from hwbmpq.values import Precision
+
+MOST_BYTES = 16 << 20
+MOST_ROUNDS = 10_000
+FEWEST_ROUNDS = 3
+
+_Id = Annotated[str, Field(pattern=r"^(chain|operation|layer)[0-9]{1,6}(_wall)?$")]
+_PRINTABLE = r"^[ -~\u00a0-\u1fff\u2010-\u2027\u2030-\ud7ff\uf900-\ufffd]*$"
+"""What a terminal and YAML take as it is."""
+_Text = Annotated[str, Field(max_length=300, pattern=_PRINTABLE)]
+_Microseconds = Annotated[float, Field(ge=0, lt=1e9, allow_inf_nan=False)]
+_Positive = Annotated[float, Field(gt=0, lt=1e9, allow_inf_nan=False)]
+_Count = Annotated[int, Field(ge=0, le=2**60)]
+_Few = Annotated[int, Field(ge=1, le=10_000)]
+
+
+class ResultsError(HwbmpqError):
+    """Results of a measurement that cannot be used."""
+
+
+class _Block(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class KernelEntry(_Block):
+    """One file of a kit: a layer in a form, an operation, or a chain."""
+
+    id: _Id
+    macs: _Count
+    copies: Annotated[int, Field(ge=1, le=16)]
+    is_wall: bool
+    bytes: _Count
+    form: Literal[tuple(FORMS)] | None = None  # type: ignore[valid-type]
+    geometry: dict[_Text, Any] | None = None
+    operation: _Text | None = None
+    elements: _Count | None = None
+    chain: Literal[CHAINS] | None = None  # type: ignore[valid-type]
+
+    def entry(self, precision: Precision, value: float, **more: Any) -> Entry:
+        """The layer as a lookup table has it."""
+        widths = {"w_bits": precision.weight_bits, "a_bits": precision.activation_bits}
+        return Entry.model_validate({**(self.geometry or {}), **widths, "value": value, **more})
+
+
+class Manifest(_Block):
+    schema_id: Literal[MANIFEST_SCHEMA] = Field(alias="schema")  # type: ignore[valid-type]
+    hwbmpq: _Text
+    models: tuple[_Text, ...] = Field(max_length=1000)
+    widths: tuple[_Text, ...] = Field(min_length=1, max_length=100)
+    reference_macs: _Count
+    kernels: tuple[KernelEntry, ...] = Field(min_length=1, max_length=MOST_KERNELS + 1000)
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        return tuple(Precision.parse(text) for text in self.widths)
+
+
+class Machine(_Block):
+    cpu: _Text
+    board: _Text
+    flags: tuple[_Text, ...] = Field(max_length=100)
+    cores: _Few
+    machine: _Text
+    system: _Text
+    governor: _Text
+    runtime: _Text
+    python: _Text
+    numpy: _Text
+    date: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+    pinned_to: tuple[_Count, ...] = Field(max_length=10_000)
+
+
+class Settings(_Block):
+    threads: _Few
+    rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
+
+
+class NodeTimes(_Block):
+    nodes: _Few
+    us: tuple[_Microseconds, ...] = Field(max_length=MOST_ROUNDS)
+
+
+class KernelTimes(_Block):
+    group: _Count
+    ops: dict[_Text, NodeTimes] = Field(min_length=1, max_length=100)
+
+
+class Results(_Block):
+    """A whole measurement."""
+
+    schema_id: Literal[RESULTS_SCHEMA] = Field(alias="schema")  # type: ignore[valid-type]
+    manifest: Manifest
+    machine: Machine
+    settings: Settings
+    rounds: tuple[Annotated[tuple[tuple[_Positive, _Positive], ...], Field(max_length=MOST_ROUNDS)], ...]
+    """For each group of kernels and each round: microseconds of the reference before and after it."""
+    times: dict[_Id, KernelTimes]
+    failed: dict[_Id, _Text]
+    """Kernels that the runtime there does not have, and what it said."""
+    is_complete: bool
+    sha256: _Text
+
+    def model_post_init(self, context: Any) -> None:
+        known = [entry.id for entry in self.manifest.kernels]
+        if len(set(known)) != len(known):
+            raise ValueError("two kernels have one id")
+        spoken_of = {*self.times, *self.failed}
+        if self.times.keys() & self.failed.keys() or not spoken_of <= set(known):
+            raise ValueError("the times are not those of the kernels in the manifest")
+        if self.is_complete and spoken_of != set(known):
+            raise ValueError("it says that it is complete, but kernels are missing")
+        for ident, kernel in self.times.items():
+            count = len(self.rounds[kernel.group]) if kernel.group < len(self.rounds) else -1
+            if any(len(node.us) != count for node in kernel.ops.values()):
+                raise ValueError(f"{ident}: its times are not one for each round")
+        for entry in self.manifest.kernels:
+            if (entry.form is None) != (entry.geometry is None):
+                raise ValueError(f"{entry.id}: a form and a geometry belong together")
+            if entry.geometry is not None:
+                entry.entry(Precision(weight_bits=8, activation_bits=8), 1.0)
+        self.manifest.precisions  # noqa: B018 - raises if one is none
+
+
+def read_results(path: str | Path) -> Results:
+    """The results in a file; ``ResultsError`` says what is wrong with it."""
+    content = read_bytes(Path(path), MOST_BYTES)
+    if len(content) > MOST_BYTES:
+        raise ResultsError(f"{path} is larger than {MOST_BYTES >> 20} MiB: no results of a kit are")
+    try:
+        data = json.loads(content.decode(), parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise ResultsError(
+            f"{path} is not JSON: {str(error)[:200]}",
+            hint="was it copied whole? Copy it again from the device",
+        ) from None
+    return parse_results(data, str(path))
+
+
+def parse_results(data: Any, name: str) -> Results:
+    """The same from what the JSON said."""
+    if not isinstance(data, dict) or data.get("schema") != RESULTS_SCHEMA:
+        raise ResultsError(
+            f"{name} holds no results of a kit", hint="bring back the file that `python run.py` wrote"
+        )
+    try:
+        is_whole = digest(data) == data.get("sha256")
+    except (RecursionError, TypeError, ValueError):
+        is_whole = False
+    if not is_whole:
+        raise ResultsError(
+            f"{name} is not as the kit wrote it: its checksum differs", hint="copy it again from the device"
+        )
+    try:
+        # As JSON once more: strict types that still take lists for tuples.
+        return Results.model_validate_json(json.dumps(data))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        what = first["msg"].removeprefix("Value error, ")
+        raise ResultsError(f"{name}: {f'{place[:100]}: ' if place else ''}{what[:300]}") from None
+    except (ValueError, TypeError) as error:
+        raise ResultsError(f"{name}: {str(error)[:300]}") from None
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no measured value")

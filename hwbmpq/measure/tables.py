@@ -1,0 +1,215 @@
+"""A measurement as a lookup table."""
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hwbmpq.costs.interpolate import leave_one_out
+from hwbmpq.hardware.lookup_table import LookupTable
+from hwbmpq.measure.forms import FORMS, form_of, widened
+from hwbmpq.measure.manifest import KEY
+from hwbmpq.measure.results import KernelEntry, Machine, Results, ResultsError
+from hwbmpq.measure.summary import Summary, Timing, fit_line
+from hwbmpq.values import Precision
+
+INTEGER_BITS = 8
+_DIGITS = 4
+_FLAG_NAMES = {
+    "avx2": "AVX2",
+    "avx512f": "AVX-512",
+    "avx_vnni": "VNNI",
+    "avx512_vnni": "VNNI",
+    "amx_int8": "AMX",
+    "asimd": "NEON",
+    "asimddp": "dotprod",
+    "i8mm": "i8mm",
+    "sve": "SVE",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredLayer:
+    """A layer in a form, and what it takes."""
+
+    entry: KernelEntry
+    timing: Timing
+
+    @property
+    def op(self) -> str:
+        return str((self.entry.geometry or {})["op"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """All that a table and a profile are made of."""
+
+    results: Results
+    summary: Summary
+    layers: tuple[MeasuredLayer, ...]
+
+    @classmethod
+    def of(cls, results: Results) -> "Measurement":
+        """Sum up results; an error if no layer was measured."""
+        summary = Summary(results)
+        found = []
+        for entry in results.manifest.kernels:
+            timing = summary.layer_timing(entry) if entry.form is not None else None
+            if timing is not None:
+                found.append(MeasuredLayer(entry=entry, timing=timing))
+        if not found:
+            raise ResultsError("no layer was measured", hint=_first_failure(results))
+        return cls(results=results, summary=summary, layers=tuple(found))
+
+    def precisions(self, op: str) -> tuple[Precision, ...]:
+        """The widths asked for that some layer of this operation was measured at."""
+        forms = {layer.entry.form for layer in self.layers if layer.op == op}
+        pairs = [(precision, form_of(op, precision)) for precision in self.results.manifest.precisions]
+        return tuple(precision for precision, form in pairs if form is not None and form.name in forms)
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(layer.op for layer in self.layers))
+
+
+def _first_failure(results: Results) -> str:
+    return next((f"the runtime said: {reason}" for reason in results.failed.values()), "")
+
+
+def table_dict(measurement: Measurement, *, title: str) -> dict[str, Any]:
+    """The table, ready for JSON; ``LookupTable`` accepts it."""
+    results, summary = measurement.results, measurement.summary
+    return {
+        "schema": "hwbmpq/lut/v1",
+        "device": device_name(results.machine),
+        "runtime": f"{results.machine.runtime}, CPU, {results.settings.threads} thread(s)",
+        "source": {"title": title},
+        "measurement": _record(measurement),
+        "batch": 1,
+        "unit": "us",
+        "key": list(KEY),
+        "notes": _notes(measurement),
+        "overheads": {
+            "per_run": _rounded(summary.run_us),
+            "integer_bits": INTEGER_BITS,
+            "operations": [
+                {"op": op, "fixed": _rounded(max(fixed, summary.node_us)), "per_element": _rounded(slope)}
+                for op, (fixed, slope) in _operations(summary).items()
+            ],
+        },
+        "entries": _entries(measurement),
+    }
+
+
+def table_text(content: Mapping[str, Any]) -> str:
+    """As a file: one entry a line."""
+    head = {key: value for key, value in content.items() if key != "entries"}
+    rows = ",\n  ".join(json.dumps(entry) for entry in content["entries"])
+    return json.dumps(head, indent=1)[:-2] + f',\n "entries": [\n  {rows}\n ]\n}}\n'
+
+
+def device_name(machine: Machine) -> str:
+    """The processor and what matters of it: ``AMD EPYC (AVX2, no VNNI)``."""
+    has = list(dict.fromkeys(_FLAG_NAMES[flag] for flag in machine.flags if flag in _FLAG_NAMES))
+    telling = "VNNI" if "AVX2" in has else "dotprod" if "NEON" in has else ""
+    if telling and telling not in has:
+        has.append(f"no {telling}")
+    return f"{machine.cpu} ({', '.join(has)})" if has else machine.cpu
+
+
+def _entries(measurement: Measurement) -> list[dict[str, Any]]:
+    """One for each pair of widths that was asked for; pairs that one kernel runs have the same value."""
+    found: dict[str, dict[str, Any]] = {}
+    for layer in measurement.layers:
+        for precision in measurement.results.manifest.precisions:
+            form = form_of(layer.op, precision)
+            if form is None or form.name != layer.entry.form:
+                continue
+            note = widened(precision)
+            entry = {
+                **(layer.entry.geometry or {}),
+                "w_bits": precision.weight_bits,
+                "a_bits": precision.activation_bits,
+                "value": _rounded(layer.timing.us),
+                "std": _rounded(layer.timing.std),
+                "count": layer.timing.count,
+                "kernel": layer.timing.kernel,
+                **({"note": note} if note else {}),
+            }
+            # Paddings that differ make two kernels of one key: the first stands for both.
+            found.setdefault(json.dumps([entry[name] for name in KEY]), entry)
+    return list(found.values())
+
+
+def _operations(summary: Summary) -> dict[str, tuple[float, float]]:
+    names = dict.fromkeys(entry.operation for entry in summary.results.manifest.kernels if entry.operation)
+    points = {name: summary.operation_points(name) for name in names if name != "quantize"}
+    for name, op in (("quantize", "QuantizeLinear"), ("dequantize", "DequantizeLinear")):
+        points[name] = summary.operation_points("quantize", op)
+    return {name: fit_line(found) for name, found in points.items() if len(found) > 1}
+
+
+def _record(measurement: Measurement) -> dict[str, Any]:
+    """How it was measured, for people."""
+    results, summary = measurement.results, measurement.summary
+    spreads = [layer.timing.std / layer.timing.us for layer in measurement.layers]
+    return {
+        "date": results.machine.date,
+        "machine": results.machine.model_dump(),
+        "threads": results.settings.threads,
+        "rounds": results.settings.rounds,
+        "models": list(results.manifest.models),
+        "widths": list(results.manifest.widths),
+        "kernels": len(results.times),
+        "is_complete": results.is_complete,
+        "failed": dict(list(results.failed.items())[:20]),
+        "reference_us": _rounded(summary.reference_us),
+        "disturbed_rounds": _rounded(summary.disturbed_share),
+        "spread": {"median": _rounded(statistics.median(spreads)), "worst": _rounded(max(spreads))},
+        "profiler_us_per_node": _rounded(summary.profiler_us),
+        "leave_one_out_error": estimate_errors(measurement),
+    }
+
+
+def estimate_errors(measurement: Measurement) -> dict[str, float]:
+    """By form: the median share by which a layer is missed if it is estimated from all others."""
+    widths = {
+        form.name: _some_width(form.name, measurement.results.manifest.precisions) for form in FORMS.values()
+    }
+    errors = {}
+    for name, precision in widths.items():
+        layers = [layer for layer in measurement.layers if layer.entry.form == name]
+        if precision is None or not layers:
+            continue
+        misses = leave_one_out([layer.entry.entry(precision, layer.timing.us) for layer in layers])
+        if misses:
+            errors[name] = _rounded(statistics.median(misses))
+    return errors
+
+
+def _some_width(form: str, precisions: Sequence[Precision]) -> Precision | None:
+    def runs(precision: Precision) -> bool:
+        found = form_of("linear", precision)
+        return found is not None and found.name == form
+
+    return next(filter(runs, precisions), None)
+
+
+def _notes(measurement: Measurement) -> list[str]:
+    notes = ["layers timed inside small graphs, by the runtime's own profiler; the middle half of all rounds"]
+    if not measurement.results.is_complete:
+        done, total = len(measurement.results.times), len(measurement.results.manifest.kernels)
+        notes.append(f"interrupted: {done} of {total} kernels were measured")
+    if measurement.results.failed:
+        notes.append(f"{len(measurement.results.failed)} kernels do not exist in this runtime")
+    return notes
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
+
+
+def checked_table(content: Mapping[str, Any]) -> LookupTable:
+    """The table as hwbmpq reads it back."""
+    return LookupTable.model_validate(content)
