@@ -1,7 +1,7 @@
 """Files that were written, drawn for a terminal."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -104,3 +104,17 @@ def _findings(timings: Mapping[str, "Timing"]) -> list[str]:
             "session.disable_quant_qdq=1 it does so once, when it loads the file"
         )
     return found
+
+
+def print_budget(console: Console, predicted: Mapping[str, Any] | None, timing: "Timing") -> None:
+    """Prediction and budget of a run beside what its network took."""
+    if predicted is None:
+        return
+    budget = predicted["budget"]
+    line = f"predicted {amount(predicted['total'], 'ms')}, measured {amount(timing.median_ms, 'ms')}"
+    if budget is None:
+        console.print(f"{line} on integer kernels")
+    elif timing.median_ms <= budget:
+        console.print(f"{line} on integer kernels: [green]within the budget of {amount(budget, 'ms')}[/]")
+    else:
+        console.print(f"{line} on integer kernels: [yellow]over the budget of {amount(budget, 'ms')}[/]")

@@ -9,8 +9,8 @@ from typing import Any
 import hwbmpq
 from hwbmpq.cli.plan_options import positive, progress
 from hwbmpq.cli.render import OutputConsole
-from hwbmpq.cli.render_export import print_timings
-from hwbmpq.cli.run_options import add_run_options, open_run
+from hwbmpq.cli.render_export import print_budget, print_timings
+from hwbmpq.cli.run_options import OpenedRun, add_run_options, open_run
 
 _DESCRIPTION = """\
 Time the network of a run in ONNX Runtime on this machine: in float; as hwbmpq export writes it; the same file with its
@@ -71,3 +71,15 @@ def run(args: argparse.Namespace) -> None:
     console = OutputConsole()
     opened.print_remarks(console)
     print_timings(console, timings, threads=args.threads)
+    if args.batch == 1:
+        print_budget(console, _predicted_latency(opened), timings["int8 kernels"])
+
+
+def _predicted_latency(opened: OpenedRun) -> dict[str, Any] | None:
+    """What the run's plan says about latency, if its target was measured in ONNX Runtime."""
+    profile = hwbmpq.load_profile(opened.settings.target)
+    if not any("ONNX Runtime" in table.runtime for table in profile.tables.values()):
+        return None
+    costs = opened.folder.load_allocation().get("costs") or {}
+    found: dict[str, Any] | None = costs.get("latency")
+    return found

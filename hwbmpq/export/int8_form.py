@@ -117,34 +117,70 @@ def _clip_bounds(node: ir.Node | None) -> tuple[float, float] | None:
 
 def _byte_activation(mark: ActivationMark, tail: ir.Value | None, editor: GraphEditor) -> None:
     """Round to bytes. With a ``tail``, right behind the kernel that it comes from: what is between works on bytes."""
-    first, last = (mark.node.inputs[0] if tail is None else tail), mark.node.inputs[0]
-    assert first is not None
+    last = mark.node.inputs[0]
     assert last is not None
-    reader = next(use.node for use in first.uses()) if tail is not None else mark.node
-    name, zero = f"{mark.name}.input", MIDDLE if mark.signed else 0
-    low, high = (zero + code for code in mark.ends.values())
-    value: ir.Value = first
-    clip = first.producer()
-    bounds = _clip_bounds(clip) if tail is not None else None
-    if bounds is not None and clip is not None and clip.inputs[0] is not None:
-        # Rounding keeps the order, so that clipping codes is the same, and the kernel can do without.
-        low, high = (
-            max(low, zero + round(bounds[0] / mark.scale)),
-            min(high, zero + round(bounds[1] / mark.scale)),
-        )
-        value = clip.inputs[0]
-    step = _step(name, mark.scale, zero, editor)
-    codes = editor.before(reader, "QuantizeLinear", [value, *step], f"{name}_codes")
-    if (low, high) != (0, 2**BYTE - 1):
-        ends = [
-            editor.constant(f"{name}_{end}_code", np.int64(code), ir.DataType.UINT8)
-            for end, code in (("low", low), ("high", high))
-        ]
-        codes = editor.before(reader, "Clip", [codes, *ends], f"{name}_clipped")
-    if first is not last:
-        _run_on_bytes(reader, mark.node, first, codes)
-        codes = last
+    if tail is None:
+        codes = _byte_codes(mark, _behind_pool(mark, last, editor), _ends(mark), mark.node, editor)
+    else:
+        reader = next(use.node for use in tail.uses())
+        codes = _byte_codes(mark, *_without_clip(mark, tail), reader, editor)
+        if reader is not mark.node:
+            _run_on_bytes(reader, mark.node, tail, codes)
+            codes = last
+    name = f"{mark.name}.input"
+    step = _step(name, mark.scale, _zero(mark), editor)
     bypass(mark.node, editor.before(mark.node, "DequantizeLinear", [codes, *step], f"{name}_values"))
+
+
+def _zero(mark: ActivationMark) -> int:
+    return MIDDLE if mark.signed else 0
+
+
+def _ends(mark: ActivationMark) -> tuple[int, int]:
+    """The bytes that the values are clipped at."""
+    low, high = mark.ends.values()
+    return _zero(mark) + low, _zero(mark) + high
+
+
+def _without_clip(mark: ActivationMark, tail: ir.Value) -> tuple[ir.Value, tuple[int, int]]:
+    """What a clip clips, and the bytes at which to clip instead, so that the kernel before can do without.
+
+    Rounding keeps the order: clipping codes is the same as clipping values.
+    """
+    clip, (low, high) = tail.producer(), _ends(mark)
+    bounds = _clip_bounds(clip)
+    if clip is None or bounds is None or clip.inputs[0] is None:
+        return tail, (low, high)
+    lowest, highest = (_zero(mark) + round(bound / mark.scale) for bound in bounds)
+    return clip.inputs[0], (max(low, lowest), min(high, highest))
+
+
+def _behind_pool(mark: ActivationMark, value: ir.Value, editor: GraphEditor) -> ir.Value:
+    """Keep a quantizer behind a pool of floats.
+
+    ONNX Runtime would round first, and pool bytes by a kernel many times slower than that for floats.
+    """
+    producer = value.producer()
+    if producer is None or producer.op_type != "MaxPool":
+        return value
+    floor = editor.constant(f"{mark.name}.input_low", mark.ends["low"] * np.float32(mark.scale))
+    return editor.before(mark.node, "Max", [value, floor], f"{mark.name}.input_above")
+
+
+def _byte_codes(
+    mark: ActivationMark, value: ir.Value, ends: tuple[int, int], reader: ir.Node, editor: GraphEditor
+) -> ir.Value:
+    """Quantize a value in front of its reader, and clip the codes where bytes reach farther."""
+    name = f"{mark.name}.input"
+    step = _step(name, mark.scale, _zero(mark), editor)
+    codes = editor.before(reader, "QuantizeLinear", [value, *step], f"{name}_codes")
+    if ends == (0, 2**BYTE - 1):
+        return codes
+    bounds = [
+        editor.constant(f"{name}_{end}_code", np.int64(code), ir.DataType.UINT8)
+        for end, code in zip(("low", "high"), ends, strict=True)
+    ]
+    return editor.before(reader, "Clip", [codes, *bounds], f"{name}_clipped")
 
 
 def _run_on_bytes(start: ir.Node, end: ir.Node, value: ir.Value, codes: ir.Value) -> None:
