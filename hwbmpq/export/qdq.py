@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from hwbmpq.errors import HwbmpqError
 from hwbmpq.export.onnx_edits import GraphEditor, bypass
 from hwbmpq.export.onnx_trace import ACTIVATION, MARK_DOMAIN, MarkedGraph
 from hwbmpq.export.products import Product
@@ -14,7 +15,7 @@ from hwbmpq.quant.functional import SMALLEST_ALPHA
 from hwbmpq.quant.input_quantizer import OBSERVED_BITS, InputQuantizer
 from hwbmpq.quant.ranges import largest_code
 
-_BYTE = 8
+_BYTE, _NARROWEST = 8, 2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,6 +66,12 @@ def activation_marks(graph: MarkedGraph) -> Iterator[ActivationMark]:
 
 def step_size(quantizer: InputQuantizer, bits: int) -> float:
     """What a quantizer multiplies its codes with at a width, as the network computes it."""
+    known = quantizer.calibration
+    if not (known.has_range if bits == OBSERVED_BITS else known.has_alpha):
+        raise HwbmpqError(
+            f"the input of {quantizer.name} has no range at {bits} bits yet: a file could not find one later",
+            hint="run the network once on real inputs, model.eval()(images), then export it",
+        )
     point = quantizer.observed if bits == OBSERVED_BITS else quantizer.alpha
     alpha = point.detach().float().cpu().clamp_min(SMALLEST_ALPHA)
     return (alpha / largest_code(bits, signed=quantizer.signed)).item()
@@ -84,6 +91,9 @@ def lower_activation(mark: ActivationMark, editor: GraphEditor) -> None:
     if stored_width(mark.bits) < _BYTE:
         # ONNX Runtime 1.31 moves a quantizer in front of a reshape, which it has no kernel for at 2 bits.
         value = editor.before(mark.node, "Max", [value, low], f"{name}_above")
+    if stored_width(mark.bits) == _NARROWEST:
+        # Its 2-bit quantizer wraps around where a value is more than 2^31 steps.
+        value = editor.before(mark.node, "Min", [value, high], f"{name}_within")
     value = editor.before(mark.node, "QuantizeLinear", [value, *step], f"{name}_codes")
     value = editor.before(mark.node, "DequantizeLinear", [value, *step], f"{name}_values")
     if mark.needs_clip:

@@ -24,10 +24,14 @@ class OnnxNetwork:
     ``unpacks`` turns weights into floats when the file is loaded: about as fast as float, and as large in memory.
     """
 
-    def __init__(self, model: str | Path | bytes, *, threads: int = 0, unpacks: bool = False) -> None:
+    def __init__(
+        self, model: str | Path | bytes, *, threads: int = 0, unpacks: bool = False, optimizes: bool = True
+    ) -> None:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _ERRORS_ONLY
         options.intra_op_num_threads = threads  # 0: as many as there are cores
+        if not optimizes:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         for name, value in UNPACKING.items() if unpacks else ():
             options.add_session_config_entry(name, value)
         source = model if isinstance(model, bytes) else str(model)
@@ -77,7 +81,8 @@ def as_input(images: Tensor) -> NDArray[np.float32]:
 
 def output_ranges(model: bytes, batches: Iterable[NDArray[np.float32]]) -> dict[str, tuple[float, float]]:
     """The least and the largest value of every output over some batches."""
-    network = OnnxNetwork(model)
+    # Optimized, ONNX Runtime 1.31 may lose an output that is also read inside the graph.
+    network = OnnxNetwork(model, optimizes=False)
     names = [output.name for output in network.session.get_outputs()]
     found: dict[str, tuple[float, float]] = {}
     for outputs in (network.outputs(images) for images in batches):
