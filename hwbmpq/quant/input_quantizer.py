@@ -61,6 +61,7 @@ class InputQuantizer(LoadsFloatCheckpoints):
         self.calibration = _Calibration()
         self._widths: dict[str, int] = {}
         self._last: _LastResult | None = None
+        self._calibrated: _Data | None = None
 
     def forward(self, values: Tensor, bits: int) -> Tensor:
         if bits == FLOAT_BITS:
@@ -81,7 +82,7 @@ class InputQuantizer(LoadsFloatCheckpoints):
                 self._observe(values.detach())
             return fake_quantize_activation(values, self.observed, bits, signed=self.signed)
         if not known.is_complete and (self.training or not known.has_alpha):
-            self._calibrate(values.detach(), bits)
+            self._calibrate(values, bits)
         return fake_quantize_activation(values, self.alpha, bits, signed=self.signed)
 
     def _observe(self, values: Tensor) -> None:
@@ -96,15 +97,17 @@ class InputQuantizer(LoadsFloatCheckpoints):
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _calibrate(self, values: Tensor, bits: int) -> None:
         """Move α to the mean of the best clipping points of the batches so far."""
-        seen_already = self._last is not None and self._last.is_of(values)
+        seen_already = self._calibrated is not None and self._calibrated.is_of(values)
         if seen_already or _inside_backward():
             return  # another reader at another width; a recomputed forward pass
+        self._calibrated = _Data(values)
+        values = values.detach()
         best = best_clip(values, bits, signed=self.signed) if bool(values.any()) else None
         if self.training and _has_ranks():
             best = _mean_over_ranks(best, self.alpha)
-        if best is None:
-            return  # nothing to learn from
         self._observe(values)
+        if best is None:
+            return  # all zero: nothing to learn from
         with torch.no_grad():
             self.alpha.add_((best - self.alpha) / (self.calibration.batches + 1))
         self.calibration.count_batch()
@@ -126,10 +129,26 @@ class InputQuantizer(LoadsFloatCheckpoints):
             self.calibration.count_batch()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_last": None}  # weak references can be neither copied nor pickled
+        return {
+            **self.__dict__,
+            "_last": None,
+            "_calibrated": None,
+        }  # weak references can be neither copied nor pickled
 
     def extra_repr(self) -> str:
         return f"signed={self.signed}"
+
+
+class _Data:
+    """Which tensor it was, as long as somebody else keeps it alive."""
+
+    def __init__(self, values: Tensor) -> None:
+        self._values = weakref.ref(values)
+        self._storage = values.data_ptr()
+
+    def is_of(self, values: Tensor) -> bool:
+        """Whether it was this very data."""
+        return self._values() is not None and self._storage == values.data_ptr()
 
 
 class _LastResult:
@@ -138,17 +157,12 @@ class _LastResult:
     def __init__(self, quantizer: InputQuantizer, values: Tensor, bits: int, quantized: Tensor) -> None:
         self._key = self._key_of(quantizer, values, bits)
         self._values = weakref.ref(values)
-        self._storage = values.data_ptr()
         self._quantized = weakref.ref(quantized)
 
     @staticmethod
     def _key_of(quantizer: InputQuantizer, values: Tensor, bits: int) -> tuple[object, ...]:
         versions = (values._version, quantizer.alpha._version, quantizer.observed._version)
         return (bits, versions, torch.is_grad_enabled())
-
-    def is_of(self, values: Tensor) -> bool:
-        """Whether the last result came from this very data."""
-        return self._values() is not None and self._storage == values.data_ptr()
 
     def get(self, quantizer: InputQuantizer, values: Tensor, bits: int) -> Tensor | None:
         same = self._values() is values and self._key == self._key_of(quantizer, values, bits)

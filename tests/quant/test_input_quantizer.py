@@ -63,6 +63,17 @@ def test_readers_at_two_widths_count_as_one_batch(quantizer: InputQuantizer) -> 
     assert two.unique().numel() <= 4 < four.unique().numel()
 
 
+@pytest.mark.parametrize("widths", [(16, 4), (16, 4, 16, 4)], ids=str)
+def test_a_reader_at_sixteen_bits_does_not_keep_others_from_calibrating(
+    widths: tuple[int, ...], quantizer: InputQuantizer
+) -> None:
+    values = batch(0)
+    for bits in widths:
+        quantizer(values, bits)
+    assert quantizer.calibration.batches == 1
+    torch.testing.assert_close(quantizer.alpha.detach(), best_clip(values, 4, signed=False))
+
+
 def test_a_forward_pass_recomputed_in_backward_sees_the_same_alpha(quantizer: InputQuantizer) -> None:
     values = batch(0).requires_grad_()
     # The product makes a tensor that is gone by the time it is computed again.
