@@ -25,6 +25,8 @@ from hwbmpq.export.products import Product
 from hwbmpq.export.qdq import ActivationMark, lower_activation
 
 _INTEGER_KERNELS = ("Conv", "Gemm", "MatMul")
+_MADE_INTEGER = ("Conv", "ConvTranspose", "Gemm")
+"""Float products between quantizers whose weights ONNX Runtime 1.31 rounds to bytes by itself."""
 _ORDER_KEEPING = frozenset({"Flatten", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 """Operations that pick or move values: rounding before them is the same as after."""
 
@@ -96,6 +98,27 @@ def lower_for_int8(plan: Int8Plan, ranges: Mapping[str, tuple[float, float]], ed
             _byte_activation(mark, plan.moved.get(node), editor)
         else:
             lower_activation(mark, editor)
+    for node in list(editor.graph):
+        _keep_in_float(node, editor)
+
+
+def _keep_in_float(node: ir.Node, editor: GraphEditor) -> None:
+    """Put something that changes nothing between a quantizer and a product with float weights, or they would be rounded."""
+    if node.op_type not in _MADE_INTEGER or _is_dequantized(node.inputs[1]):
+        return
+    value = node.inputs[0]
+    if _is_dequantized(value):
+        largest = float(np.finfo(np.float32).max)
+        bounds = [
+            editor.constant(f"float_{end}", limit) for end, limit in (("low", -largest), ("high", largest))
+        ]
+        kept = editor.before(node, "Clip", [value, *bounds], f"{node.outputs[0].name}.input_kept")
+        node.replace_input_with(0, kept)
+
+
+def _is_dequantized(value: ir.Value | None) -> bool:
+    producer = None if value is None else value.producer()
+    return producer is not None and producer.op_type == "DequantizeLinear"
 
 
 def _tail(node: ir.Node) -> ir.Value:

@@ -42,15 +42,6 @@ class ActivationMark:
         """The codes that the values are clipped at."""
         return {"low": -self.top if self.signed else 0, "high": self.top}
 
-    @property
-    def needs_clip(self) -> bool:
-        """Whether the type holds codes that the quantizer never gives.
-
-        Up to 8 bits a clip stands there in any case, to keep the product in float: ONNX Runtime 1.31 would fuse 4-bit and
-        2-bit operands into kernels that do not take them, and 8-bit ones into kernels that overflow on x86 without VNNI.
-        """
-        return self.signed or self.bits < OBSERVED_BITS
-
 
 def activation_marks(graph: MarkedGraph) -> Iterator[ActivationMark]:
     for node in list(graph.model.graph):
@@ -66,8 +57,7 @@ def activation_marks(graph: MarkedGraph) -> Iterator[ActivationMark]:
 
 def step_size(quantizer: InputQuantizer, bits: int) -> float:
     """What a quantizer multiplies its codes with at a width, as the network computes it."""
-    known = quantizer.calibration
-    if not (known.has_range if bits == OBSERVED_BITS else known.has_alpha):
+    if not _has_step(quantizer, bits):
         raise HwbmpqError(
             f"the input of {quantizer.name} has no range at {bits} bits yet: a file could not find one later",
             hint="run the network once on real inputs, model.eval()(images), then export it",
@@ -75,6 +65,14 @@ def step_size(quantizer: InputQuantizer, bits: int) -> float:
     point = quantizer.observed if bits == OBSERVED_BITS else quantizer.alpha
     alpha = point.detach().float().cpu().clamp_min(SMALLEST_ALPHA)
     return (alpha / largest_code(bits, signed=quantizer.signed)).item()
+
+
+def _has_step(quantizer: InputQuantizer, bits: int) -> bool:
+    known = quantizer.calibration
+    if bits == OBSERVED_BITS:
+        return known.has_range
+    saw_only_zeros = known.has_range and not quantizer.observed.item()  # any step will do
+    return known.has_alpha or saw_only_zeros
 
 
 def lower_activation(mark: ActivationMark, editor: GraphEditor) -> None:
@@ -96,9 +94,10 @@ def lower_activation(mark: ActivationMark, editor: GraphEditor) -> None:
         value = editor.before(mark.node, "Min", [value, high], f"{name}_within")
     value = editor.before(mark.node, "QuantizeLinear", [value, *step], f"{name}_codes")
     value = editor.before(mark.node, "DequantizeLinear", [value, *step], f"{name}_values")
-    if mark.needs_clip:
-        value = editor.before(mark.node, "Clip", [value, low, high], f"{name}_clipped")
-    bypass(mark.node, value)
+    # Types hold codes that the quantizer never gives. Also, a product right behind a DequantizeLinear is one that ONNX Runtime
+    # 1.31 makes its own: at 2 and 4 bits it takes kernels that do not fit, at 8 bits such that overflow on x86 without VNNI,
+    # and at 16 bits it rounds float weights to bytes and biases to units so small that they overflow.
+    bypass(mark.node, editor.before(mark.node, "Clip", [value, low, high], f"{name}_clipped"))
 
 
 def lower_weight(product: Product, editor: GraphEditor) -> None:

@@ -50,7 +50,7 @@ class GraphBuilder:
         """A tensor rounded to unsigned integers and brought back to float, as the exporter does it.
 
         Where values have a sign, zero lies in the middle, and the lowest code is clipped off, so that both sides are
-        equally long.
+        equally long. At 16 bits there is a clip in any case, without which ONNX Runtime would round weights to bytes.
         """
         self._needs_16_bit |= bits > 8
         kind = np.uint8 if bits <= 8 else np.uint16
@@ -60,8 +60,8 @@ class GraphBuilder:
         if is_signed and bits <= 8:
             codes = self.node("Clip", [codes, self.constant(kind(1)), self.constant(kind(2**bits - 1))])
         made = self.node("DequantizeLinear", [codes, *constants])
-        if is_signed and bits > 8:
-            ends = [self.constant(np.float32(end * SCALE * zero)) for end in (-1, 1)]
+        if bits > 8:
+            ends = [self.constant(np.float32(end * SCALE * 2**bits)) for end in (-1, 1)]
             made = self.node("Clip", [made, *ends])
         return made
 
