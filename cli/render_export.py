@@ -117,4 +117,9 @@ def print_budget(console: Console, predicted: Mapping[str, Any] | None, timing: 
     elif timing.median_ms <= budget:
         console.print(f"{line} on integer kernels: [green]within the budget of {amount(budget, 'ms')}[/]")
     else:
-        console.print(f"{line} on integer kernels: [yellow]over the budget of {amount(budget, 'ms')}[/]")
+        # What would have been predicted within it, had the prediction been wrong by as much.
+        lower = budget * predicted["total"] / timing.median_ms
+        console.print(
+            f"{line} on integer kernels: [yellow]over the budget of {amount(budget, 'ms')}[/]; to be sure, plan for less: "
+            f"--budget latency={lower:.3g}ms"
+        )

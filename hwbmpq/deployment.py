@@ -80,6 +80,7 @@ def export_onnx(
     *,
     settings: RunSettings,
     form: Form = "qdq",
+    wide_sums: bool = False,
     images: int = COMPARED_IMAGES,
     on_image: Callable[[int], None] | None = None,
 ) -> OnnxExport:
@@ -89,6 +90,7 @@ def export_onnx(
         example_input(network, data.test),
         form=form,
         calibration=[as_input(batch) for batch, _ in calibration_batches(data.train, _CALIBRATION_IMAGES)],
+        wide_sums=wide_sums,
         facts=facts(data, settings),
     )
     if form == "qonnx":
@@ -130,9 +132,13 @@ def benchmark(
     batch: int = 1,
     threads: int = 1,
     rounds: int = 50,
+    wide_sums: bool = False,
     on_round: Callable[[int], None] | None = None,
 ) -> dict[str, Timing]:
-    """Time the network in float, as stored, and in its integer form, side by side in ONNX Runtime."""
+    """Time the network in float, as stored, and in its integer form, side by side in ONNX Runtime.
+
+    ``wide_sums``: the integer form for processors that add products of bytes in 32 bits.
+    """
     example = example_input(network, data.test)
     images = _batch_of(data, batch)
     calibration = [as_input(part) for part, _ in calibration_batches(data.train, _CALIBRATION_IMAGES)]
@@ -140,7 +146,7 @@ def benchmark(
         with as_float(network):
             in_float = write_onnx(onnx_graph(network, example), Path(folder) / "float.onnx")
         exact = write_onnx(onnx_graph(network, example), Path(folder) / "exact.onnx")
-        graph = onnx_graph(network, example, form="int8", calibration=calibration)
+        graph = onnx_graph(network, example, form="int8", calibration=calibration, wide_sums=wide_sums)
         contestants = {
             "float": Contestant(path=in_float),
             "compressed": Contestant(path=exact),

@@ -15,7 +15,7 @@ from hwbmpq.cli.run_options import OpenedRun, add_run_options, open_run
 _DESCRIPTION = """\
 Time the network of a run in ONNX Runtime on this machine: in float; as hwbmpq export writes it; the same file with its
 weights turned into floats once, when it is loaded; and in the form that runs on integer kernels (hwbmpq export
---runtime-compat int8). They take turns, so that ratios hold on a busy machine."""
+--runtime-compat int8, or int8-vnni where this processor has it). They take turns, so that ratios hold on a busy machine."""
 
 _EPILOG = """\
 examples:
@@ -53,6 +53,7 @@ def run(args: argparse.Namespace) -> None:
             batch=args.batch,
             threads=args.threads,
             rounds=args.rounds,
+            wide_sums=hwbmpq.measure.wide_sums_here(),
             on_round=advance,
         )
     if args.json:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from hwbmpq.export import Form
 
 FORMATS = ("onnx", "packed", "qonnx")
-_FORMS: "Mapping[str, Form]" = {"none": "qdq", "int8": "int8"}
+_WIDE_SUMS = "int8-vnni"
+_FORMS: "Mapping[str, Form]" = {"none": "qdq", "int8": "int8", _WIDE_SUMS: "int8"}
 """What --runtime-compat asks for."""
 
 _DESCRIPTION = """\
@@ -57,7 +58,8 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
         "--runtime-compat",
         choices=tuple(_FORMS),
         default="none",
-        help="int8: the form that ONNX Runtime fuses into 8-bit integer kernels (default: %(default)s, the exact graph)",
+        help="int8: the form that ONNX Runtime fuses into 8-bit integer kernels, right on any processor; int8-vnni: the same for Arm "
+        "and for x86 with VNNI only, where 8-bit weights are faster (default: %(default)s, the exact graph)",
     )
     parser.add_argument(
         "--compare",
@@ -103,6 +105,7 @@ def _export_onnx(args: argparse.Namespace, opened: OpenedRun, console: Console) 
             path,
             settings=opened.settings,
             form=form,
+            wide_sums=args.runtime_compat == _WIDE_SUMS,
             images=args.compare,
             on_image=advance,
         )

@@ -140,7 +140,8 @@ def run_measure(args: argparse.Namespace) -> None:
         hwbmpq.measure.check_new(args.name, args.output, overwrite=args.overwrite)
     widths = hwbmpq.measure.parse_widths(args.widths) if args.widths else hwbmpq.measure.DEFAULT_WIDTHS
     networks = described(args)
-    kernels = hwbmpq.measure.layer_kernels([graph for _, graph in networks], widths)
+    wide_sums = None if args.kit is not None else hwbmpq.measure.wide_sums_here()
+    kernels = hwbmpq.measure.layer_kernels([graph for _, graph in networks], widths, wide_sums=wide_sums)
     models = [model.title for model, _ in networks]
     if args.kit is not None:
         with progress("writing kernels", len(kernels)) as advance:

@@ -15,7 +15,7 @@ BYTE = 8
 MIDDLE = 128
 """The byte that stands for zero where values have a sign."""
 _LARGEST_PAIR = 2**15 - 1
-"""x86 without VNNI adds two products of an unsigned and a signed byte in 16 bits."""
+"""x86 without VNNI adds two products of an unsigned and a signed byte in 16 bits; others add in 32."""
 _LARGEST_BIAS = 2**30
 """Leaves room for the sum that it is added to."""
 
@@ -36,16 +36,19 @@ class ByteWeight:
         return ir.DataType.UINT8 if self.zero else ir.DataType.INT8
 
 
-def byte_weight(product: Product, mark: ActivationMark) -> ByteWeight | None:
+def byte_weight(product: Product, mark: ActivationMark, *, wide_sums: bool) -> ByteWeight | None:
     """The bytes of a product's weight; None if its bias fits no unit, so that the layer has to stay in float.
 
-    Signed bytes, or, where those would overflow, unsigned ones, whose kernel is exact and slower. Narrow integers are multiplied
+    Signed bytes, or, where those could overflow, unsigned ones, whose kernel is exact and slower; with ``wide_sums``
+    the processor adds in 32 bits and nothing overflows. Narrow integers are multiplied
     by the largest power of two that fits, and scales divided by it: a bias is rounded to the unit of the sum, which would
     be coarse otherwise.
     """
     top = largest_code(product.bits, signed=True)
     largest_input = mark.top + (MIDDLE if mark.signed else 0)
-    room = min(_LARGEST_PAIR // (2 * largest_input), largest_code(BYTE, signed=True))
+    room = largest_code(BYTE, signed=True)
+    if not wide_sums:
+        room = min(_LARGEST_PAIR // (2 * largest_input), room)
     zero = MIDDLE if top > room else 0
     for shift in range(0 if zero else (room // top).bit_length() - 1, -1, -1):
         scale = np.broadcast_to(product.scale, product.codes.shape[product.axis]) / 2**shift

@@ -37,6 +37,8 @@ class Int8Plan:
 
     products: list[Product]
     marks: Mapping[ir.Node, ActivationMark]
+    wide_sums: bool = False
+    """Whether the processor adds products of bytes in 32 bits: Arm's do, and x86 with VNNI."""
     integer: dict[Product, ByteWeight] = field(default_factory=dict)
     block_linear: list[Product] = field(default_factory=list)
     """Linear layers whose inputs stay wide: MatMulNBits runs them."""
@@ -67,7 +69,7 @@ class Int8Plan:
             return None
         if product.node.op_type not in _INTEGER_KERNELS or not has_known_bias(product):
             return None
-        return byte_weight(product, mark)
+        return byte_weight(product, mark, wide_sums=self.wide_sums)
 
     def _find_rounding(self, tail: ir.Value) -> None:
         """Where a kernel's output is rounded: by its only reader, behind operations that keep order, or by nobody."""

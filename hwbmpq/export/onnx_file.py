@@ -48,6 +48,8 @@ class OnnxGraph:
     """Layers that become integer kernels of ONNX Runtime."""
     block_linear_layers: tuple[str, ...]
     """Linear layers that become MatMulNBits, which only ONNX Runtime has."""
+    unsigned_layers: tuple[str, ...]
+    """Of the integer layers: those that take the slower kernel, which is exact on every processor."""
     added_roundings: int
     """Tensors that are rounded to a byte although the network does not."""
     widened: Mapping[int, int]
@@ -68,6 +70,11 @@ class OnnxGraph:
             found.append(
                 "no layer has weights and activations of 8 bits or fewer: all run in float; train with --activation-bits 8"
             )
+        if self.unsigned_layers:
+            found.append(
+                f"{len(self.unsigned_layers)} of them take a slower kernel that is exact on any processor; for Arm, and x86 with "
+                "VNNI: --runtime-compat int8-vnni"
+            )
         if self.block_linear_layers:
             found.append(
                 f"{_listed(self.block_linear_layers)}: by MatMulNBits, fast for one input at a time; it rounds its input to bytes"
@@ -87,13 +94,15 @@ def onnx_graph(
     *,
     form: Form = "qdq",
     calibration: Iterable[NDArray[np.float32]] | None = None,
+    wide_sums: bool = False,
     facts: Mapping[str, Any] | None = None,
 ) -> OnnxGraph:
     """A quantized network as an ONNX graph; the network is left as it was.
 
     ``qdq`` is standard ONNX and computes what the network computes, to float rounding. ``int8`` is the form that ONNX
     Runtime fuses into integer kernels; it needs ``calibration`` images (batches as the network takes them) for the ranges
-    of tensors that those kernels round and the network does not; without, ``example_input`` serves. ``qonnx`` has Quant
+    of tensors that those kernels round and the network does not; without, ``example_input`` serves. ``wide_sums`` makes 8-bit
+    weights faster on processors that add products of bytes in 32 bits (Arm, x86 with VNNI), and wrong on others. ``qonnx`` has Quant
     nodes, which are not ONNX's own. ``facts`` are kept in the file's metadata.
     """
     if form not in get_args(Form):
@@ -106,7 +115,7 @@ def onnx_graph(
     lowering = _Lowering(traced, weights, facts or {})
     if form == "int8":
         batches = [as_input(example_input)] if calibration is None else calibration
-        lowering.to_int8(_Lowering(traced, weights, {}), batches)
+        lowering.to_int8(_Lowering(traced, weights, {}), batches, wide_sums=wide_sums)
     elif form == "qonnx":
         lowering.to_qonnx()
     else:
@@ -161,9 +170,10 @@ class _Lowering:
             qonnx_form.lower_activation(mark, self.editor)
         self.traced.model.opset_imports[qonnx_form.QUANT_DOMAIN] = 1
 
-    def to_int8(self, exact: "_Lowering", batches: Iterable[NDArray[np.float32]]) -> None:
+    def to_int8(self, exact: "_Lowering", batches: Iterable[NDArray[np.float32]], *, wide_sums: bool) -> None:
         """``exact`` is another copy, which gives the ranges."""
-        self.plan = Int8Plan(products=self.products, marks=_by_node(qdq.activation_marks(self.traced)))
+        marks = _by_node(qdq.activation_marks(self.traced))
+        self.plan = Int8Plan(products=self.products, marks=marks, wide_sums=wide_sums)
         exact.to_qdq()
         ranges = (
             output_ranges(exact.content(also=tuple(self.plan.rounded)), batches) if self.plan.rounded else {}
@@ -206,7 +216,7 @@ class _Lowering:
         odd = sorted(
             {product.bits for product in self.products if stored_width(product.bits) != product.bits}
         )
-        integer, blocked = ((), ()) if self.plan is None else (self.plan.integer, self.plan.block_linear)
+        integer, blocked = ({}, ()) if self.plan is None else (self.plan.integer, self.plan.block_linear)
         return OnnxGraph(
             content=content,
             form=form,
@@ -215,6 +225,7 @@ class _Lowering:
             folded_norms=len(self.folded),
             integer_layers=_layers(integer),
             block_linear_layers=_layers(blocked),
+            unsigned_layers=_layers(product for product, weight in integer.items() if weight.zero),
             added_roundings=0 if self.plan is None else len(self.plan.rounded),
             widened={bits: stored_width(bits) for bits in odd} if form == "qdq" else {},
             account=_account(self.graph, self.weights, len(content)),

@@ -10,13 +10,18 @@ from torch import Tensor, nn
 from hwbmpq.export import onnx_graph
 from hwbmpq.graph import LayerGraph
 from hwbmpq.hardware.profile import HardwareProfile
-from hwbmpq.measure.validation import Candidate, candidate
+from hwbmpq.measure.validation import Candidate, candidate, measured_wide_sums
 from hwbmpq.quant import assign, prepare
 from hwbmpq.values import Precision
 
 
 def deployed_graph(
-    network: nn.Module, graph: LayerGraph, widths: Mapping[str, Precision], example_input: Tensor
+    network: nn.Module,
+    graph: LayerGraph,
+    widths: Mapping[str, Precision],
+    example_input: Tensor,
+    *,
+    wide_sums: bool = False,
 ) -> bytes:
     """The graph for ONNX Runtime's integer kernels; the network is left as it was.
 
@@ -27,7 +32,7 @@ def deployed_graph(
     assign(quantized, widths)
     with torch.no_grad():
         quantized(example_input)  # ranges of activations
-    return onnx_graph(quantized, example_input, form="int8").content
+    return onnx_graph(quantized, example_input, form="int8", wide_sums=wide_sums).content
 
 
 def exported_candidate(
@@ -35,10 +40,11 @@ def exported_candidate(
 ) -> Candidate:
     """A network that ``hwbmpq.models`` loaded, predicted and exported at one precision."""
     example = model.example_input()
+    wide_sums = measured_wide_sums(profile)
     return candidate(
         graph,
         profile,
         precision,
         model=model.title,
-        exported=lambda widths: deployed_graph(model.network, graph, widths, example),
+        exported=lambda widths: deployed_graph(model.network, graph, widths, example, wide_sums=wide_sums),
     )

@@ -52,6 +52,8 @@ def _share(measurement: Measurement, form: Form, op: str) -> float | None:
 def _about_integers(measurement: Measurement, op: str) -> str:
     narrow, wide = (_share(measurement, form, op) for form in (INT8, UINT8))
     kind = _KINDS.get(op, op)
+    if measurement.results.machine.wide_sums:
+        wide = narrow  # the signed kernel runs all widths
     if wide is None and narrow is None:
         return ""
     if narrow is None or wide is None or abs(narrow - wide) < _ALIKE:
@@ -71,13 +73,14 @@ def _about_narrow_weights(measurement: Measurement) -> list[str]:
             if precision.activation_bits <= 8
         }
     )
-    narrow = [bits for bits in widths if bits < 8]
-    if len(narrow) > 1 or (narrow and 8 in widths):
-        spoken = " and ".join(f"{bits}-bit" for bits in narrow)
-        return [
-            f"{spoken} weights beside 8-bit activations run as int8: below 7 bits, fewer bits buy size, not time."
-        ]
-    return []
+    widest = 8 if measurement.results.machine.wide_sums else 7
+    alike = [bits for bits in widths if bits <= widest]
+    if len(widths) < 2 or not alike:
+        return []
+    spoken = " and ".join(f"{bits}-bit" for bits in alike)
+    return [
+        f"{spoken} weights beside 8-bit activations run as int8: up to {widest} bits, fewer bits buy size, not time."
+    ]
 
 
 def _about_sixteen_bits(measurement: Measurement) -> list[str]:

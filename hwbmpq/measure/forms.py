@@ -24,7 +24,7 @@ FLOAT = Form(name="float32", title="float32", leaves_out=_LAYOUTS)
 _CONVERSIONS = _LAYOUTS | {"QuantizeLinear", "DequantizeLinear"}
 INT8 = Form(name="int8", title="int8", leaves_out=_CONVERSIONS)
 UINT8 = Form(name="uint8", title="8-bit weights as uint8", leaves_out=_CONVERSIONS)
-"""Where both sides use all 8 bits, signed weights would overflow on x86 without VNNI: see ``export.int8_form``."""
+"""Where both sides use all 8 bits, signed weights would overflow on x86 without VNNI: see ``export.byte_weights``."""
 INTEGER_FORMS = (INT8, UINT8)
 QDQ16 = Form(name="qdq16", title="float32 between 16-bit quantizers")
 WEIGHT_ONLY = {
@@ -34,12 +34,15 @@ WEIGHT_ONLY = {
 FORMS = {form.name: form for form in (FLOAT, INT8, UINT8, QDQ16, *WEIGHT_ONLY.values())}
 
 
-def form_of(op: str, precision: Precision) -> Form | None:
-    """The form that runs an operation (as profiles call it) at these widths; None if there is none."""
+def form_of(op: str, precision: Precision, *, wide_sums: bool = False) -> Form | None:
+    """The form that runs an operation (as profiles call it) at these widths; None if there is none.
+
+    ``wide_sums``: the processor adds products of bytes in 32 bits.
+    """
     weight, activation = precision.weight_bits, precision.activation_bits
     if weight == activation == FLOAT_BITS:
         return FLOAT
-    if weight == activation == _BYTE:
+    if weight == activation == _BYTE and not wide_sums:
         return UINT8
     if weight <= _BYTE and activation <= _BYTE:
         return INT8

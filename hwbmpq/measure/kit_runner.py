@@ -294,6 +294,12 @@ def machine_facts() -> dict[str, Any]:
     }
 
 
+def has_wide_sums(machine: str, flags: tuple[str, ...] | list[str]) -> bool:
+    """Whether a processor adds products of bytes in 32 bits: Arm's do, and x86 with VNNI."""
+    is_arm = machine.lower().startswith(("aarch64", "arm"))
+    return is_arm or any(flag in flags for flag in ("avx_vnni", "avx512_vnni", "amx_int8"))
+
+
 def _cpu_facts(text: str) -> dict[str, str]:
     facts: dict[str, str] = {}
     for line in text.splitlines():

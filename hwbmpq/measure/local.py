@@ -13,6 +13,12 @@ from hwbmpq.values import Precision
 Progress = Callable[[int, int], None]
 
 
+def wide_sums_here() -> bool:
+    """Whether this machine's processor adds products of bytes in 32 bits: what ``onnx_graph`` calls ``wide_sums``."""
+    facts = kit_runner.machine_facts()
+    return kit_runner.has_wide_sums(facts["machine"], facts["flags"])
+
+
 def measure_here(
     kernels: Sequence[LayerKernel],
     *,

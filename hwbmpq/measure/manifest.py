@@ -66,12 +66,18 @@ class LayerKernel:
 
 
 def layer_kernels(
-    networks: Iterable[Iterable[Layer]], widths: Sequence[Precision]
+    networks: Iterable[Iterable[Layer]], widths: Sequence[Precision], *, wide_sums: bool | None = None
 ) -> tuple[LayerKernel, ...]:
-    """Every distinct layer × form, in the order in which the networks have them."""
+    """Every distinct layer × form, in the order in which the networks have them.
+
+    Which form runs 8-bit weights depends on whether the processor has ``wide_sums``; None if that is not known yet.
+    """
+    kinds = (False, True) if wide_sums is None else (wide_sums,)
     found: dict[str, LayerKernel] = {}
     for layer in (layer for network in networks for layer in network):
-        forms = dict.fromkeys(form_of(op_of(layer), precision) for precision in widths)
+        forms = dict.fromkeys(
+            form_of(op_of(layer), precision, wide_sums=kind) for precision in widths for kind in kinds
+        )
         for form in forms:
             if form is not None:
                 kernel = LayerKernel(layer=layer, form=form)

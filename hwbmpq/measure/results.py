@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.hardware.files import read_bytes
 from hwbmpq.hardware.lookup_table import Entry
+from hwbmpq.measure import kit_runner
 from hwbmpq.measure.forms import FORMS
 from hwbmpq.measure.kit_runner import MANIFEST_SCHEMA, RESULTS_SCHEMA, digest
 from hwbmpq.measure.manifest import MOST_KERNELS
@@ -83,6 +84,11 @@ class Machine(_Block):
     numpy: _Text
     date: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
     pinned_to: tuple[_Count, ...] = Field(max_length=10_000)
+
+    @property
+    def wide_sums(self) -> bool:
+        """Whether the processor adds products of bytes in 32 bits."""
+        return kit_runner.has_wide_sums(self.machine, self.flags)
 
 
 class Settings(_Block):

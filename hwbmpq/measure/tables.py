@@ -2,13 +2,13 @@
 
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hwbmpq.costs.interpolate import leave_one_out
 from hwbmpq.hardware.lookup_table import LookupTable
-from hwbmpq.measure.forms import FORMS, form_of, widened
+from hwbmpq.measure.forms import FORMS, Form, form_of, widened
 from hwbmpq.measure.manifest import KEY
 from hwbmpq.measure.results import KernelEntry, Machine, Results, ResultsError
 from hwbmpq.measure.summary import Summary, Timing, fit_line
@@ -65,8 +65,12 @@ class Measurement:
     def precisions(self, op: str) -> tuple[Precision, ...]:
         """The widths asked for that some layer of this operation was measured at."""
         forms = {layer.entry.form for layer in self.layers if layer.op == op}
-        pairs = [(precision, form_of(op, precision)) for precision in self.results.manifest.precisions]
+        pairs = [(precision, self.form_of(op, precision)) for precision in self.results.manifest.precisions]
         return tuple(precision for precision, form in pairs if form is not None and form.name in forms)
+
+    def form_of(self, op: str, precision: Precision) -> Form | None:
+        """The form that runs an operation at these widths on this machine."""
+        return form_of(op, precision, wide_sums=self.results.machine.wide_sums)
 
     @property
     def ops(self) -> tuple[str, ...]:
@@ -123,7 +127,7 @@ def _entries(measurement: Measurement) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for layer in measurement.layers:
         for precision in measurement.results.manifest.precisions:
-            form = form_of(layer.op, precision)
+            form = measurement.form_of(layer.op, precision)
             if form is None or form.name != layer.entry.form:
                 continue
             note = widened(precision)
@@ -174,9 +178,7 @@ def _record(measurement: Measurement) -> dict[str, Any]:
 
 def estimate_errors(measurement: Measurement) -> dict[str, float]:
     """By form: the median share by which a layer is missed if it is estimated from all others."""
-    widths = {
-        form.name: _some_width(form.name, measurement.results.manifest.precisions) for form in FORMS.values()
-    }
+    widths = {form.name: _some_width(form.name, measurement) for form in FORMS.values()}
     errors = {}
     for name, precision in widths.items():
         layers = [layer for layer in measurement.layers if layer.entry.form == name]
@@ -188,12 +190,12 @@ def estimate_errors(measurement: Measurement) -> dict[str, float]:
     return errors
 
 
-def _some_width(form: str, precisions: Sequence[Precision]) -> Precision | None:
+def _some_width(form: str, measurement: Measurement) -> Precision | None:
     def runs(precision: Precision) -> bool:
-        found = form_of("linear", precision)
+        found = measurement.form_of("linear", precision)
         return found is not None and found.name == form
 
-    return next(filter(runs, precisions), None)
+    return next(filter(runs, measurement.results.manifest.precisions), None)
 
 
 def _notes(measurement: Measurement) -> list[str]:

@@ -193,6 +193,12 @@ def measurement_record(profile: HardwareProfile) -> dict[str, Any]:
     return {**record, "device": tables[0].device}
 
 
+def measured_wide_sums(profile: HardwareProfile) -> bool:
+    """Whether the processor that a profile was measured on adds products of bytes in 32 bits."""
+    machine = measurement_record(profile).get("machine", {})
+    return kit_runner.has_wide_sums(str(machine.get("machine", "")), list(machine.get("flags", ())))
+
+
 def _remarks(record: Mapping[str, Any]) -> tuple[str, ...]:
     from_here = kit_runner.machine_facts()
     there = record.get("machine", {})

@@ -107,10 +107,11 @@ def make_exported(
     *,
     form: Form = "qdq",
     calibration: Iterable[NDArray[np.float32]] | None = None,
+    wide_sums: bool = False,
     **options: Any,
 ) -> Exported:
     network = make_calibrated(build, images, **options)
-    graph = onnx_graph(network, images[:1], form=form, calibration=calibration)
+    graph = onnx_graph(network, images[:1], form=form, calibration=calibration, wide_sums=wide_sums)
     return Exported(network=network, graph=graph)
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.measure.forms import form_of, widened
+from hwbmpq.measure.forms import INT8, form_of, widened
+from hwbmpq.measure.kit_runner import has_wide_sums
 from hwbmpq.measure.profiles import parse_widths
 from hwbmpq.values import Precision
 
@@ -26,6 +27,26 @@ from hwbmpq.values import Precision
 def test_each_pair_has_its_form(op: str, widths: str, form: str | None) -> None:
     found = form_of(op, Precision.parse(widths))
     assert (None if found is None else found.name) == form
+
+
+def test_where_sums_are_wide_signed_bytes_run_all_widths_up_to_eight() -> None:
+    found = {form_of("conv2d", Precision.parse(text), wide_sums=True) for text in ("W2A8", "W8A8", "W8A4")}
+    assert found == {INT8}
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "expected"),
+    [
+        ("x86_64", ["avx2"], False),
+        ("x86_64", ["avx2", "avx512_vnni"], True),
+        ("AMD64", ["avx_vnni"], True),
+        ("aarch64", ["asimd"], True),
+        ("armv7l", [], True),
+        ("riscv64", [], False),
+    ],
+)
+def test_which_processors_add_in_32_bits(machine: str, flags: list[str], expected: bool) -> None:
+    assert has_wide_sums(machine, flags) is expected
 
 
 @pytest.mark.parametrize(

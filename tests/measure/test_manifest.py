@@ -17,16 +17,26 @@ W4A8, W8A8, W2A8, W8A32 = (Precision.parse(text) for text in ("W4A8", "W8A8", "W
 def test_layers_that_repeat_are_there_once() -> None:
     first = conv_layer(8, 16, size=12)
     networks = [[first, replace(first, name="again")], [replace(first, name="elsewhere"), linear_layer(8, 4)]]
-    assert len(layer_kernels(networks, [W8A8])) == 2
+    assert len(layer_kernels(networks, [W8A8], wide_sums=True)) == 2
 
 
 def test_widths_of_one_kernel_are_timed_once() -> None:
-    names = [kernel.form.name for kernel in layer_kernels([[conv_layer(8, 16, size=12)]], [W2A8, W4A8, W8A8])]
-    assert names == ["int8", "uint8"]
+    kernels = layer_kernels([[conv_layer(8, 16, size=12)]], [W2A8, W4A8, W8A8], wide_sums=False)
+    assert [kernel.form.name for kernel in kernels] == ["int8", "uint8"]
+
+
+@pytest.mark.parametrize(
+    ("wide_sums", "forms"), [(False, ["uint8"]), (True, ["int8"]), (None, ["uint8", "int8"])], ids=str
+)
+def test_what_runs_bytes_depends_on_the_processor(wide_sums: bool | None, forms: list[str]) -> None:
+    kernels = layer_kernels([[conv_layer(8, 16, size=12)]], [W8A8], wide_sums=wide_sums)
+    assert [kernel.form.name for kernel in kernels] == forms
 
 
 def test_weight_only_widths_are_for_linear_layers() -> None:
-    kernels = layer_kernels([[conv_layer(8, 16, size=12), linear_layer(8, 4)]], [W8A8, W8A32])
+    kernels = layer_kernels(
+        [[conv_layer(8, 16, size=12), linear_layer(8, 4)]], [W8A8, W8A32], wide_sums=False
+    )
     assert [(kernel.layer.kind, kernel.form.name) for kernel in kernels] == [
         ("conv2d", "uint8"),
         ("linear", "uint8"),
@@ -37,7 +47,7 @@ def test_weight_only_widths_are_for_linear_layers() -> None:
 def test_a_layer_that_runs_twice_is_timed_as_one_run() -> None:
     once = conv_layer(8, 16, size=12)
     twice = replace(once, calls=2, macs=2 * once.macs)
-    (kernel,) = layer_kernels([[twice]], [W8A8])
+    (kernel,) = layer_kernels([[twice]], [W8A8], wide_sums=True)
     assert kernel.geometry["macs"] == once.macs
 
 

@@ -108,6 +108,20 @@ def test_the_findings_change_with_the_data(made_up: dict[str, Any], sign: Sign) 
     assert "they buy size, not time." in said
 
 
+def test_where_sums_are_wide_eight_bit_weights_take_the_time_of_narrower_ones(
+    made_up: dict[str, Any], sign: Sign, tmp_path: Path
+) -> None:
+    content = copy.deepcopy(made_up)
+    content["machine"]["flags"] = ["avx2", "avx512_vnni"]
+    vnni = Measurement.of(parse_results(sign(content), "made up"))
+    said = " ".join(findings(vnni))
+    assert "8-bit convolutions take 0.50 of float's time here" in said
+    assert "2-bit and 4-bit and 8-bit weights beside 8-bit activations run as int8" in said
+    entries = write_profile(vnni, "acme", folder=tmp_path).tables["layers"].entries
+    by_width = {(entry.w_bits, entry.a_bits): entry.value for entry in entries if entry.op == "conv2d"}
+    assert by_width[8, 8] == by_width[4, 8] != by_width[32, 32]
+
+
 def test_costs_of_a_network_rest_on_it(measurement: Measurement, tmp_path: Path) -> None:
     profile = write_profile(measurement, "acme", folder=tmp_path)
     model = hwbmpq.models.load_model("hwbmpq:resnet8", device="meta")
