@@ -120,9 +120,9 @@ def _watched(batches: Iterator[Tensor], on_image: Callable[[int], None] | None) 
             on_image(done)
 
 
-def evaluate_onnx(path: Path, data: ImageData, *, batch_size: int, threads: int = 0) -> Evaluation:
+def evaluate_onnx(network: OnnxNetwork, data: ImageData, *, batch_size: int) -> Evaluation:
     """The accuracy of an ONNX file in ONNX Runtime."""
-    return evaluate(OnnxNetwork(path, threads=threads).as_module(), data.test.batches(batch_size))
+    return evaluate(network.as_module(), data.test.batches(batch_size))
 
 
 def benchmark(

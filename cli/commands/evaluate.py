@@ -56,7 +56,7 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     file = _file(args)
     opened = open_run(args)
-    found = _evaluate(opened, args.runtime, file)
+    found, remarks = _evaluate(opened, args.runtime, file)
     if args.json:
         content = {
             "run": args.folder,
@@ -65,11 +65,14 @@ def run(args: argparse.Namespace) -> None:
             "epoch": opened.epoch,
             "data": opened.settings.data,
             "test_accuracy": found.accuracy,
+            "remarks": remarks,
         }
         print(json.dumps({**content, "test_loss": found.loss, "test_images": found.images}, indent=2))
         return
     console = OutputConsole()
     opened.print_remarks(console)
+    for remark in remarks:
+        console.print(f"[yellow]![/] {escape(remark)}")
     where = "" if file is None else f", {escape(file.name)} in {args.runtime.replace('packed', 'torch')}"
     console.print(
         f"[bold]test accuracy {found.accuracy:.2%}[/], loss {found.loss:.4f} on {counted(found.images, 'image')} of "
@@ -101,12 +104,19 @@ def _file(args: argparse.Namespace) -> Path | None:
     return path
 
 
-def _evaluate(opened: OpenedRun, runtime: str, file: Path | None) -> "Evaluation":
+def _evaluate(opened: OpenedRun, runtime: str, file: Path | None) -> "tuple[Evaluation, list[str]]":
+    """What was found, and what to say about the file."""
     batch = hwbmpq.training.EVALUATION_BATCH
     if runtime == "onnxruntime" and file is not None:
-        return hwbmpq.deployment.evaluate_onnx(file, opened.data, batch_size=batch)
+        graph = hwbmpq.export.OnnxNetwork(file)
+        remarks = (
+            []
+            if graph.is_sealed
+            else [f"{file} has no checksum: it was not written by hwbmpq, or is damaged"]
+        )
+        return hwbmpq.deployment.evaluate_onnx(graph, opened.data, batch_size=batch), remarks
     network = opened.network if file is None else hwbmpq.load(file, model=_float_network(opened))
-    return hwbmpq.training.evaluate(network, opened.data.test.batches(batch))
+    return hwbmpq.training.evaluate(network, opened.data.test.batches(batch)), []
 
 
 def _float_network(opened: OpenedRun) -> Any:

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 import hwbmpq
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.export import block_linear, qdq, qonnx_form
+from hwbmpq.export import block_linear, qdq, qonnx_form, seal
 from hwbmpq.export.int8_form import Int8Plan, lower_for_int8
 from hwbmpq.export.onnx_edits import GraphEditor
 from hwbmpq.export.onnx_trace import MARK_DOMAIN, TRACED_OPSET, MarkedGraph, trace_marked
 from hwbmpq.export.products import Product, find_products, fold_norms
-from hwbmpq.export.runtime import as_input, output_ranges
+from hwbmpq.export.runtime import LARGEST_FILE, as_input, output_ranges
 from hwbmpq.export.size import SizeAccount, SizeLine
 from hwbmpq.export.storage import TWO_BIT_OPSET, stored_width
 from hwbmpq.export.stored_weights import StoredWeight, stored_weights
@@ -31,8 +31,6 @@ from hwbmpq.export.stored_weights import StoredWeight, stored_weights
 Form = Literal["qdq", "int8", "qonnx"]
 _IR_VERSION = {TRACED_OPSET: 10, TWO_BIT_OPSET: 13}
 _MOST_NAMES = 3
-_LARGEST_FILE = 2**31 - 1
-"""Protocol buffers hold no more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,11 +195,10 @@ class _Lowering:
         self.traced.model.ir_version = _IR_VERSION[self.opset]
         proto = ir.to_proto(self.traced.model)
         proto.producer_name, proto.producer_version = "hwbmpq", hwbmpq.__version__
-        onnx.helper.set_model_props(
-            proto, {f"hwbmpq.{key}": json.dumps(value) for key, value in self.facts.items()}
-        )
-        content: bytes = proto.SerializeToString()
-        if len(content) > _LARGEST_FILE:
+        facts = {f"hwbmpq.{key}": json.dumps(value) for key, value in self.facts.items()}
+        onnx.helper.set_model_props(proto, {**facts, seal.KEY: seal.BLANK})
+        content = seal.seal(proto.SerializeToString())
+        if len(content) > LARGEST_FILE:
             raise HwbmpqError("the graph is larger than the 2 GiB that an ONNX file holds")
         onnx.checker.check_model(content, full_check=True)
         return content

@@ -10,8 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.export.seal import check_seal
 
-_ERRORS_ONLY = 3
+_NO_LOG = 4
+"""Errors are raised; saying them twice helps nobody."""
+LARGEST_FILE = 2**31 - 1
+"""Protocol buffers hold no more."""
 
 
 UNPACKING = {"session.disable_quant_qdq": "1"}
@@ -28,17 +32,22 @@ class OnnxNetwork:
         self, model: str | Path | bytes, *, threads: int = 0, unpacks: bool = False, optimizes: bool = True
     ) -> None:
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = _ERRORS_ONLY
+        options.log_severity_level = _NO_LOG
         options.intra_op_num_threads = threads  # 0: as many as there are cores
         if not optimizes:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         for name, value in UNPACKING.items() if unpacks else ():
             options.add_session_config_entry(name, value)
-        source = model if isinstance(model, bytes) else str(model)
+        what = "the graph" if isinstance(model, bytes) else str(model)
+        # From memory: what a file says about other files is not followed.
+        content = model if isinstance(model, bytes) else _read(Path(model))
+        self.is_sealed = check_seal(content, what)
+        """Whether there is a checksum, which is right then: somebody else's files have none."""
         try:
-            self.session = onnxruntime.InferenceSession(source, options, ["CPUExecutionProvider"])
+            self.session = onnxruntime.InferenceSession(
+                content, options, ["CPUExecutionProvider"], enable_fallback=0
+            )
         except Exception as error:  # ONNX Runtime's types have no common base but this one
-            what = "the graph" if isinstance(model, bytes) else str(model)
             raise HwbmpqError(f"ONNX Runtime cannot load {what}: {str(error).splitlines()[0]}") from error
         self.input = self.session.get_inputs()[0]
         batch = self.input.shape[0]
@@ -63,6 +72,15 @@ class OnnxNetwork:
             return self.session.run(None, {self.input.name: images})  # type: ignore[no-any-return]
         except Exception as error:
             raise HwbmpqError(f"ONNX Runtime failed: {str(error).splitlines()[0]}") from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise HwbmpqError(f"{path} is larger than an ONNX file can be")
+        return path.read_bytes()
+    except OSError as error:
+        raise HwbmpqError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 class _Module(nn.Module):

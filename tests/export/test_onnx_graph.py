@@ -239,8 +239,11 @@ def test_a_file_takes_any_batch_and_keeps_facts(tiny: nn.Module, images: Tensor,
         found = np.concatenate([network(part.numpy()) for part in many.split(size)])
         np.testing.assert_allclose(found, expected, atol=1e-6)
     proto = onnx.load(path)
-    stored = {entry.key: json.loads(entry.value) for entry in proto.metadata_props}
+    *entries, checksum = proto.metadata_props
+    assert checksum.key == "hwbmpq.checksum"
+    stored = {entry.key: json.loads(entry.value) for entry in entries}
     assert stored == {f"hwbmpq.{name}": value for name, value in facts.items()}
+    assert network.is_sealed
     assert (proto.producer_name, proto.producer_version) == ("hwbmpq", hwbmpq.__version__)
     text = graph.content.decode("latin-1")
     assert str(Path(__file__).parent) not in text  # where a node came from is nobody's business
