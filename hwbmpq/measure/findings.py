@@ -77,7 +77,8 @@ def _about_narrow_weights(measurement: Measurement) -> list[str]:
     alike = [bits for bits in widths if bits <= widest]
     if len(widths) < 2 or not alike:
         return []
-    spoken = " and ".join(f"{bits}-bit" for bits in alike)
+    *others, last = (f"{bits}-bit" for bits in alike)
+    spoken = f"{', '.join(others)} and {last}" if others else last
     return [
         f"{spoken} weights beside 8-bit activations run as int8: up to {widest} bits, fewer bits buy size, not time."
     ]

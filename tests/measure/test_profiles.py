@@ -116,7 +116,7 @@ def test_where_sums_are_wide_eight_bit_weights_take_the_time_of_narrower_ones(
     vnni = Measurement.of(parse_results(sign(content), "made up"))
     said = " ".join(findings(vnni))
     assert "8-bit convolutions take 0.50 of float's time here" in said
-    assert "2-bit and 4-bit and 8-bit weights beside 8-bit activations run as int8" in said
+    assert "2-bit, 4-bit and 8-bit weights beside 8-bit activations run as int8" in said
     entries = write_profile(vnni, "acme", folder=tmp_path).tables["layers"].entries
     by_width = {(entry.w_bits, entry.a_bits): entry.value for entry in entries if entry.op == "conv2d"}
     assert by_width[8, 8] == by_width[4, 8] != by_width[32, 32]
