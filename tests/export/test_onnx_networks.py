@@ -5,7 +5,8 @@ HWBMPQ_RESULTS naming a folder, what was found is written there as ``onnx_networ
 
 Where a value lies at a boundary, float arithmetic in another order rounds it to another code, and at few bits one code
 changes all that follows. So the median over inputs is what is bounded. Some draws let most inputs meet a boundary somewhere:
-there the network in double precision differs from itself just as much, and that is the bound.
+there the network differs from itself just as much (in double precision, one input at a time, in another memory layout, or
+with inputs moved by a millionth), and that is the bound.
 """
 
 import copy
@@ -106,17 +107,13 @@ def record() -> Iterator[dict[str, dict[str, Any]]]:
 
 def export_and_compare(
     name: str, seed: int, record: dict[str, dict[str, Any]], **options: Any
-) -> tuple[OnnxGraph, Agreement, Agreement]:
-    """The graph, how it agrees with the network, and how the network agrees with itself in double precision."""
+) -> tuple[OnnxGraph, Agreement, float]:
+    """The graph, how it agrees with the network, and the median by which the network differs from itself."""
     network, images = awake(name, seed, **options)
     quantize_at_random(network, images, seed)
     graph = onnx_graph(network, images[:1])
     found = compare(network, OnnxNetwork(graph.content, threads=1), [images])
-    exact = copy.deepcopy(network).double()
-    with torch.no_grad():
-        own = compare(
-            network, lambda batch: exact(torch.from_numpy(batch).double()).float().numpy(), [images]
-        )
+    own = own_differences(network, images)
     record[f"{name} {seed}"] = {
         "layers": len(list(quantized_layers(network))),
         "opset": graph.opset,
@@ -125,10 +122,29 @@ def export_and_compare(
         "median_difference": found.median_difference,
         "largest_difference": found.largest_difference,
         "top1_agreement": found.top1_agreement,
-        "own_median_difference": own.median_difference,
-        "own_top1_agreement": own.top1_agreement,
+        "own_median_difference": float(own.median()),
+        "unstable_inputs": float((own > CLOSE).double().mean()),
     }
-    return graph, found, own
+    return graph, found, float(own.median())
+
+
+@torch.no_grad()
+def own_differences(network: nn.Module, images: Tensor) -> Tensor:
+    """For each input: how far the network's output moves, relative to the outputs' range, by what should not matter."""
+    expected = network(images)
+    exact, laid_out = (
+        copy.deepcopy(network).double(),
+        copy.deepcopy(network).to(memory_format=torch.channels_last),
+    )
+    others = [
+        exact(images.double()).float(),
+        torch.cat([network(image[None]) for image in images]),
+        laid_out(images.contiguous(memory_format=torch.channels_last)),
+        network(images * (1 + 1e-6)),
+        network(images * (1 - 1e-6)),
+    ]
+    moved = torch.stack([(other - expected).abs().flatten(1).amax(1) for other in others]).amax(0)
+    return moved / (expected.max() - expected.min())
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -146,7 +162,7 @@ def test_small_networks_with_random_widths(name: str, record: dict[str, dict[str
 @pytest.mark.parametrize("name", FULL)
 def test_full_networks_with_random_widths(name: str, seed: int, record: dict[str, dict[str, Any]]) -> None:
     graph, found, own = export_and_compare(name, seed, record, **FULL[name])
-    assert found.median_difference <= max(CLOSE, 3 * own.median_difference)
+    assert found.median_difference <= max(CLOSE, 3 * own)
     assert graph.has_dynamic_batch
 
 
