@@ -35,8 +35,8 @@ def _network_of(file: PackedFile) -> nn.Module:
     if spec is None or spec.partition(":")[0] not in _SAFE_SOURCES:
         what = "does not say which network it holds" if spec is None else f"names the network {spec!r:.100}"
         raise HwbmpqError(
-            f"{file.path} {what}, which load does not build by itself",
-            hint="build the float network and give it: hwbmpq.load(path, model=network)",
+            f"{file.path} {what}, which load does not build by itself: give the float network, hwbmpq.load(path, model=network)",
+            hint="a file must not say which code to run",
         )
     try:
         _check_without_memory(spec, file)

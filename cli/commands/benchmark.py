@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import platform
 from dataclasses import asdict
 from typing import Any
@@ -11,6 +12,7 @@ from hwbmpq.cli.plan_options import positive, progress
 from hwbmpq.cli.render import OutputConsole
 from hwbmpq.cli.render_export import print_budget, print_timings
 from hwbmpq.cli.run_options import OpenedRun, add_run_options, open_run
+from hwbmpq.errors import HwbmpqError
 
 _DESCRIPTION = """\
 Time the network of a run in ONNX Runtime on this machine: in float; as hwbmpq export writes it; the same file with its
@@ -45,7 +47,10 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     args.device = "cpu"
+    if args.threads > (os.cpu_count() or 1):
+        raise HwbmpqError(f"--threads {args.threads}: this machine has {os.cpu_count()} cores")
     opened = open_run(args)
+    predicted = _predicted_latency(opened)
     with progress("timing", args.rounds) as advance:
         timings = hwbmpq.deployment.benchmark(
             opened.network,
@@ -73,7 +78,7 @@ def run(args: argparse.Namespace) -> None:
     opened.print_remarks(console)
     print_timings(console, timings, threads=args.threads)
     if args.batch == 1:
-        print_budget(console, _predicted_latency(opened), timings["int8 kernels"])
+        print_budget(console, predicted, timings["int8 kernels"])
 
 
 def _predicted_latency(opened: OpenedRun) -> dict[str, Any] | None:

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
             "run": args.folder,
             "runtime": args.runtime,
             "file": None if file is None else str(file),
-            "epoch": opened.epoch,
+            "epoch": opened.epoch if file is None else None,  # a file does not say
             "data": opened.settings.data,
             "test_accuracy": found.accuracy,
             "remarks": remarks,
@@ -88,18 +88,19 @@ def _file(args: argparse.Namespace) -> Path | None:
                 "--file needs a runtime for it", hint="add --runtime packed or --runtime onnxruntime"
             )
         return None
-    if args.best and not args.file:
-        raise HwbmpqError(
-            "the run's files hold the last epoch's network, not the best one's",
-            hint="export the best one with hwbmpq export --best -o FILE, and give it with --file FILE",
-        )
     folder = hwbmpq.training.RunDirectory(args.folder).open()
-    own = folder.packed_file if args.runtime == "packed" else folder.onnx_file("qdq")
-    path = Path(args.file) if args.file else own
+    if args.file:
+        if not Path(args.file).is_file():
+            raise HwbmpqError(f"--file {args.file} is not there")
+        return Path(args.file)
+    path = folder.packed_file if args.runtime == "packed" else folder.onnx_file("qdq")
+    if args.best:
+        path = path.with_name(hwbmpq.training.of_best(path.name))
     if not path.is_file():
         form = "packed" if args.runtime == "packed" else "onnx"
+        best = " --best" if args.best else ""
         raise HwbmpqError(
-            f"{path} is not there", hint=f"write it: hwbmpq export {args.folder} --format {form}"
+            f"{path} is not there", hint=f"write it: hwbmpq export {args.folder} --format {form}{best}"
         )
     return path
 

@@ -77,6 +77,7 @@ def run(args: argparse.Namespace) -> None:
         raise HwbmpqError(f"--compare {args.compare}: give at least one image")
     if args.runtime_compat != "none" and args.format != "onnx":
         raise HwbmpqError("--runtime-compat is about ONNX files", hint="leave it out, or use --format onnx")
+    _check_place(args)
     args.device = "cpu"  # what the files run on
     opened = open_run(args)
     console = OutputConsole()
@@ -85,8 +86,32 @@ def run(args: argparse.Namespace) -> None:
     (_export_packed if args.format == "packed" else _export_onnx)(args, opened, console)
 
 
+def _check_place(args: argparse.Namespace) -> None:
+    """Before anything slow: whether -o names a file that can be."""
+    if args.output is None:
+        return
+    path = Path(args.output)
+    wanted = ".safetensors" if args.format == "packed" else ".onnx"
+    if not path.is_dir() and path.suffix != wanted:
+        raise HwbmpqError(f"-o {args.output}: files of this format end with {wanted}")
+    folder = path if path.is_dir() else path.parent
+    if not folder.is_dir():
+        raise HwbmpqError(
+            f"-o {args.output} cannot be written: {folder} is no folder", hint=f"mkdir -p {folder}"
+        )
+
+
+def _place(args: argparse.Namespace, own: Path) -> Path:
+    """Where to write: as -o says, a file or a folder for it; else beside the run's other files."""
+    if args.best:
+        own = own.with_name(hwbmpq.training.of_best(own.name))
+    if args.output is None:
+        return own
+    return Path(args.output) / own.name if Path(args.output).is_dir() else Path(args.output)
+
+
 def _export_packed(args: argparse.Namespace, opened: OpenedRun, console: Console) -> None:
-    path = Path(args.output or opened.folder.packed_file)
+    path = _place(args, opened.folder.packed_file)
     account = hwbmpq.deployment.save_model(opened.network, opened.data, opened.settings, path)
     if args.json:
         print(json.dumps({"file": str(path), "size": account.to_dict()}, indent=2))
@@ -97,7 +122,8 @@ def _export_packed(args: argparse.Namespace, opened: OpenedRun, console: Console
 
 def _export_onnx(args: argparse.Namespace, opened: OpenedRun, console: Console) -> None:
     form: Form = "qonnx" if args.format == "qonnx" else _FORMS[args.runtime_compat]
-    path = Path(args.output or opened.folder.onnx_file(form))
+    kind = args.runtime_compat if form == "int8" else form
+    path = _place(args, opened.folder.onnx_file(kind))
     with progress("comparing with the network", args.compare) as advance:
         export = hwbmpq.deployment.export_onnx(
             opened.network,

@@ -12,6 +12,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
+from hwbmpq.costs.table import Candidates, candidates_of
 from hwbmpq.hardware.formats import WidthPair
 from hwbmpq.hardware.lookup_table import LookupTable, Overhead, Overheads
 from hwbmpq.values import Layer
@@ -54,11 +55,21 @@ class BetweenLayers:
     overheads: Overheads
     network: Any
     """The network's ``LayerGraph``, or its layers alone."""
+    float_layers: frozenset[str] = frozenset()
+    """Layers that compute in integers at no width that they may take: such as ends of 16 bits."""
 
     @classmethod
-    def of(cls, table: LookupTable, network: Any) -> "BetweenLayers | None":
+    def of(cls, table: LookupTable, network: Any, precisions: Candidates) -> "BetweenLayers | None":
         """None for a table that says nothing about it."""
-        return None if table.overheads is None else cls(overheads=table.overheads, network=network)
+        if table.overheads is None:
+            return None
+        most = table.overheads.integer_bits or 0
+        float_layers = frozenset(
+            layer.name
+            for layer in network
+            if all(max(p.weight_bits, p.activation_bits) > most for p in candidates_of(layer, precisions))
+        )
+        return cls(overheads=table.overheads, network=network, float_layers=float_layers)
 
     @property
     def is_known(self) -> bool:
@@ -168,12 +179,13 @@ class BetweenLayers:
         return False
 
     def _gives_integers(self, name: str) -> bool:
-        """A linear layer on tokens gives float at once."""
+        """A linear layer on tokens gives float at once, and so does a layer that computes in it."""
         node = self.network.operations.nodes[name]
-        return node["kind"] != "linear" or len(node["shape"]) < 3
+        is_on_tokens = node["kind"] == "linear" and len(node["shape"]) > 2
+        return not is_on_tokens and node["layer"] not in self.float_layers
 
     def _leaves_integers(self, name: str) -> bool:
-        """Whether something that is no layer computes with what a layer made."""
+        """Whether something that is no layer, or one in float, computes with what a layer made."""
         graph = self.network.operations
         waiting: list[str] = [name]
         while waiting:
@@ -181,7 +193,9 @@ class BetweenLayers:
             for reader in readers or ("",):
                 if not reader:
                     return True  # it leaves the network
-                if graph.nodes[reader]["layer"]:
+                if layer := graph.nodes[reader]["layer"]:
+                    if layer in self.float_layers:
+                        return True
                     continue
                 if graph.nodes[reader]["kind"] not in PASSES_INTEGERS:
                     return True

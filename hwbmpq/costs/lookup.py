@@ -65,7 +65,7 @@ class LookupTableCost(CostOptions):
         factor /= table.batch if self.per == "input" else 1
         reader = _Reader(table, self.miss or ref.miss)
         finder = WidthFinder(profile)
-        between = BetweenLayers.of(table, layers)
+        between = BetweenLayers.of(table, layers, precisions)
         costs: dict[str, dict[Precision, Number]] = {}
         origins: dict[str, dict[Precision, str]] = {}
         for layer in layers:

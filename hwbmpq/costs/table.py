@@ -153,6 +153,7 @@ class CostTable:
                     "kind": use.kind,
                     "sources": list(use.sources),
                     "note": use.note,
+                    "is_doubtful": use.is_doubtful,
                 }
                 for use in self.figures
             ],
@@ -162,6 +163,30 @@ class CostTable:
             ],
             "origins": _by_text(self.origins),
         }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> "CostTable":
+        """What ``to_dict`` wrote."""
+        capacity = content["capacity"]
+        return cls(
+            name=content["name"],
+            model=content["model"],
+            unit=content["unit"],
+            notes=tuple(content["notes"]),
+            capacity=None if capacity is None else Capacity(**capacity),
+            figures=tuple(
+                FigureUse(**{**figure, "sources": tuple(figure["sources"])}) for figure in content["figures"]
+            ),
+            rows=tuple(CostRow(**{**row, "costs": _by_precision(row["costs"])}) for row in content["rows"]),
+            origins=_by_precision(content["origins"]),
+        )
+
+
+def _by_precision(table: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[Precision, Any]]:
+    return {
+        layer: {Precision.parse(text): value for text, value in choices.items()}
+        for layer, choices in table.items()
+    }
 
 
 def _by_text(table: Mapping[str, Mapping[Precision, Any]]) -> dict[str, dict[str, Any]]:

@@ -18,6 +18,8 @@ _LARGEST_PAIR = 2**15 - 1
 """x86 without VNNI adds two products of an unsigned and a signed byte in 16 bits; others add in 32."""
 _LARGEST_BIAS = 2**30
 """Leaves room for the sum that it is added to."""
+_FINE_BIAS = 2**20
+"""Steps that the bias of a channel without weights is counted in."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,13 +38,12 @@ class ByteWeight:
         return ir.DataType.UINT8 if self.zero else ir.DataType.INT8
 
 
-def byte_weight(product: Product, mark: ActivationMark, *, wide_sums: bool) -> ByteWeight | None:
-    """The bytes of a product's weight; None if its bias fits no unit, so that the layer has to stay in float.
+def byte_weight(product: Product, mark: ActivationMark, *, wide_sums: bool) -> ByteWeight:
+    """The bytes of a product's weight, and its bias.
 
     Signed bytes, or, where those could overflow, unsigned ones, whose kernel is exact and slower; with ``wide_sums``
-    the processor adds in 32 bits and nothing overflows. Narrow integers are multiplied
-    by the largest power of two that fits, and scales divided by it: a bias is rounded to the unit of the sum, which would
-    be coarse otherwise.
+    the processor adds in 32 bits and nothing overflows. Narrow integers are multiplied by the largest power of two that fits,
+    and scales divided by it: a bias is rounded to the unit of the sum, which would be coarse otherwise.
     """
     top = largest_code(product.bits, signed=True)
     largest_input = mark.top + (MIDDLE if mark.signed else 0)
@@ -50,15 +51,35 @@ def byte_weight(product: Product, mark: ActivationMark, *, wide_sums: bool) -> B
     if not wide_sums:
         room = min(_LARGEST_PAIR // (2 * largest_input), room)
     zero = MIDDLE if top > room else 0
-    for shift in range(0 if zero else (room // top).bit_length() - 1, -1, -1):
-        scale = np.broadcast_to(product.scale, product.codes.shape[product.axis]) / 2**shift
-        bias = _bias_codes(product, scale * mark.scale)
-        if bias is None or np.all(np.abs(bias) <= _LARGEST_BIAS):
-            codes = product.codes.astype(np.int64) * 2**shift + zero
-            return ByteWeight(
-                codes=codes, zero=zero, scale=scale, bias=None if bias is None else bias.astype(np.int64)
-            )
-    return None
+    shift = 0 if zero else (room // top).bit_length() - 1
+    codes = product.codes.astype(np.float64) * 2**shift
+    scale = np.broadcast_to(product.scale, codes.shape[product.axis]) / 2**shift
+    bias = constant_of(product.node.inputs[2]) if len(product.node.inputs) > 2 else None
+    if bias is None:
+        return ByteWeight(codes=codes.astype(np.int64) + zero, zero=zero, scale=scale, bias=None)
+    factor = _unit_factor(product, bias.astype(np.float64) / (scale * mark.scale))
+    scale = scale * factor
+    shape = [1] * codes.ndim
+    shape[product.axis] = -1
+    return ByteWeight(
+        codes=np.round(codes / factor.reshape(shape)).astype(np.int64) + zero,
+        zero=zero,
+        scale=scale,
+        bias=np.round(bias.astype(np.float64) / (scale * mark.scale)).astype(np.int64),
+    )
+
+
+def _unit_factor(product: Product, bias: NDArray[np.float64]) -> NDArray[np.float64]:
+    """By how much the unit of each channel's sum has to grow, given its bias in that unit.
+
+    A bias that the sum has no room for outweighs by far what is summed up: then weights may be rounded. A channel without
+    weights takes the unit that suits its bias.
+    """
+    others = tuple(axis for axis in range(product.codes.ndim) if axis != product.axis)
+    is_empty = ~product.codes.any(axis=others)
+    size = np.abs(bias)
+    needed = 2.0 ** np.ceil(np.log2(np.maximum(size / _LARGEST_BIAS, 1.0)))
+    return np.where(is_empty & (size > 0), size / _FINE_BIAS, needed)
 
 
 def has_known_bias(product: Product) -> bool:
@@ -67,11 +88,6 @@ def has_known_bias(product: Product) -> bool:
     if len(inputs) < 3 or inputs[2] is None:
         return True
     return constant_of(inputs[2]) is not None and product.axis == product.output_axis
-
-
-def _bias_codes(product: Product, unit: NDArray[np.float64]) -> NDArray[np.float64] | None:
-    bias = constant_of(product.node.inputs[2]) if len(product.node.inputs) > 2 else None
-    return None if bias is None else np.round(bias.astype(np.float64) / unit)
 
 
 def insert_byte_weight(

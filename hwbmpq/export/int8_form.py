@@ -176,8 +176,9 @@ def _without_clip(mark: ActivationMark, tail: ir.Value) -> tuple[ir.Value, tuple
     bounds = _clip_bounds(clip)
     if clip is None or bounds is None or clip.inputs[0] is None:
         return tail, (low, high)
-    lowest, highest = (_zero(mark) + round(bound / mark.scale) for bound in bounds)
-    return clip.inputs[0], (max(low, lowest), min(high, highest))
+    steps = (float(np.clip(bound / mark.scale, low - _zero(mark), high - _zero(mark))) for bound in bounds)
+    lowest, highest = (_zero(mark) + round(step) for step in steps)
+    return clip.inputs[0], (lowest, highest)
 
 
 def _behind_pool(mark: ActivationMark, value: ir.Value, editor: GraphEditor) -> ir.Value:

@@ -1,7 +1,6 @@
 """A quantized network as an ONNX file."""
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -12,6 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import onnx
 import onnx_ir as ir
+import torch
 from numpy.typing import NDArray
 from onnx_ir.passes import common as passes
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ from hwbmpq.export.runtime import LARGEST_FILE, as_input, output_ranges
 from hwbmpq.export.size import SizeAccount, SizeLine
 from hwbmpq.export.storage import TWO_BIT_OPSET, stored_width
 from hwbmpq.export.stored_weights import StoredWeight, stored_weights
+from hwbmpq.whole_file import whole_file
 
 Form = Literal["qdq", "int8", "qonnx"]
 _IR_VERSION = {TRACED_OPSET: 10, TWO_BIT_OPSET: 13}
@@ -79,7 +80,7 @@ class OnnxGraph:
             )
         if self.added_roundings:
             found.append(
-                f"{self.added_roundings} tensors are rounded to 8 bits that the network keeps in float: answers differ a little"
+                f"what {self.added_roundings} layers give is rounded to 8 bits, which the network keeps in float: answers differ"
             )
         if not self.has_dynamic_batch:
             found.append("the graph takes one input at a time")
@@ -107,12 +108,17 @@ def onnx_graph(
         raise HwbmpqError(
             f"no form of ONNX graphs is called {form!r}", hint=f"use {', '.join(get_args(Form))}"
         )
+    _check_kind(model)
     weights = stored_weights(model, example_input)
     # Those who read Quant nodes want to know all shapes.
     traced = trace_marked(model, example_input, weights, any_batch=form != "qonnx")
     lowering = _Lowering(traced, weights, facts or {})
     if form == "int8":
-        batches = [as_input(example_input)] if calibration is None else calibration
+        batches = [as_input(example_input)] if calibration is None else list(calibration)
+        if not batches:
+            raise HwbmpqError(
+                "there are no images to calibrate with", hint="leave calibration out, or give some"
+            )
         lowering.to_int8(_Lowering(traced, weights, {}), batches, wide_sums=wide_sums)
     elif form == "qonnx":
         lowering.to_qonnx()
@@ -121,19 +127,21 @@ def onnx_graph(
     return lowering.finished(form)
 
 
+def _check_kind(model: nn.Module) -> None:
+    kinds = {value.dtype for value in model.parameters() if value.is_floating_point()} - {torch.float32}
+    if kinds:
+        names = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
+        raise HwbmpqError(
+            f"the network has parameters of {names}; ONNX files are written of float32 ones",
+            hint="export model.float()",
+        )
+
+
 def write_onnx(graph: OnnxGraph, path: str | Path) -> Path:
     """Write a graph to a file, which is whole at any moment, or not there yet."""
     path = Path(path)
-    temporary = path.with_name(f"{path.name}.unfinished")
-    try:
-        with temporary.open("wb") as file:
-            file.write(graph.content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise HwbmpqError(f"{path} cannot be written: {error.strerror or error}") from error
+    with whole_file(path) as file:
+        file.write(graph.content)
     return path
 
 

@@ -30,7 +30,7 @@ def check_seal(content: bytes, what: str) -> bool:
     start = place + len(_MARK)
     blank = content[:start] + BLANK.encode() + content[start + _DIGITS :]
     if content[start : start + _DIGITS] != _checksum(blank):
-        raise HwbmpqError(f"{what} is damaged: its checksum is wrong", hint="export it again")
+        raise HwbmpqError(f"{what} is damaged, or was changed: its checksum is wrong", hint="export it again")
     return True
 
 

@@ -6,6 +6,7 @@ from hwbmpq.training.evaluation import evaluate as evaluate
 from hwbmpq.training.hooks import StepReport as StepReport
 from hwbmpq.training.hooks import TrainingHook as TrainingHook
 from hwbmpq.training.run_directory import RunDirectory as RunDirectory
+from hwbmpq.training.run_directory import of_best as of_best
 from hwbmpq.training.settings import RunSettings as RunSettings
 from hwbmpq.training.settings import read_settings as read_settings
 from hwbmpq.training.settings import resolve_settings as resolve_settings

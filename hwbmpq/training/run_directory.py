@@ -12,15 +12,32 @@ from typing import Any
 import torch
 
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.run_files import ALLOCATION, BEST, CONFIG, FACTS, HISTORY, PACKED, PAGE
+from hwbmpq.run_files import CHECKPOINT as LAST
+from hwbmpq.run_files import PREVIOUS_CHECKPOINT as PREVIOUS
 from hwbmpq.training.settings import RunSettings, read_settings, resolve_settings, settings_yaml
 
 FORMAT = "hwbmpq-checkpoint/1"
-_CONFIG, _ALLOCATION, _HISTORY = "config.yaml", "allocation.json", "history.jsonl"
-_LAST, _PREVIOUS, _BEST = "checkpoint.pt", "checkpoint.previous.pt", "best.pt"
-_PACKED = "model.safetensors"
-ONNX_FILES = {"qdq": "model.onnx", "int8": "model.int8.onnx", "qonnx": "model.qonnx.onnx"}
-"""By the form of the graph."""
-_OURS = (_CONFIG, _ALLOCATION, _HISTORY, _LAST, _PREVIOUS, _BEST, _PACKED, *ONNX_FILES.values())
+ONNX_FILES = {
+    "qdq": "model.onnx",
+    "int8": "model.int8.onnx",
+    "int8-vnni": "model.int8-vnni.onnx",
+    "qonnx": "model.qonnx.onnx",
+}
+"""By the kind of graph."""
+_EXPORTS = (PACKED, *ONNX_FILES.values())
+
+
+def of_best(name: str) -> str:
+    """``model.onnx`` of the best epoch's network instead of the last one's: ``best.onnx``."""
+    return name.replace("model.", "best.", 1)
+
+
+_OURS = (
+    *(CONFIG, FACTS, ALLOCATION, HISTORY, LAST, PREVIOUS, BEST, PAGE),
+    *_EXPORTS,
+    *map(of_best, _EXPORTS),
+)
 _FOLDERS = ("baseline", "tensorboard")
 _UNFINISHED = ".unfinished"
 
@@ -67,7 +84,7 @@ class RunDirectory:
         return [entry for entry in self.path.iterdir() if not entry.name.endswith(_UNFINISHED)]
 
     def _refuse(self, overwrite: bool) -> None:
-        is_run = (self.path / _CONFIG).exists()
+        is_run = (self.path / CONFIG).exists()
         if not overwrite:
             raise HwbmpqError(
                 f"{self.path} holds {'a run' if is_run else 'files'} already",
@@ -92,69 +109,81 @@ class RunDirectory:
 
     def open(self) -> "RunDirectory":
         """An existing run."""
-        if not (self.path / _CONFIG).is_file():
-            what = "is no run of hwbmpq: it has no config.yaml" if self.path.is_dir() else "does not exist"
+        if not (self.path / CONFIG).is_file():
+            what = "is no run of hwbmpq: it has no config.yaml" if self.path.exists() else "does not exist"
             raise HwbmpqError(f"{self.path} {what}", hint="give the folder that hwbmpq compress wrote")
         return self
 
     @property
     def packed_file(self) -> Path:
         """Where the network is, once the run has ended."""
-        return self.path / _PACKED
+        return self.path / PACKED
 
-    def onnx_file(self, form: str) -> Path:
+    def onnx_file(self, kind: str) -> Path:
         """Where an exported graph is, if there is one."""
-        return self.path / ONNX_FILES[form]
+        return self.path / ONNX_FILES[kind]
 
     # settings
 
     def save_settings(self, settings: RunSettings, facts: Mapping[str, Any]) -> None:
         header = "".join(f"# {name}: {value}\n" for name, value in facts.items())
-        self._write(_CONFIG, settings_yaml(settings, header).encode())
+        self._write(CONFIG, settings_yaml(settings, header).encode())
 
     def load_settings(self) -> RunSettings:
-        return resolve_settings(read_settings(self.path / _CONFIG))
+        return resolve_settings(read_settings(self.path / CONFIG))
 
     # what people and programs read
 
+    @property
+    def page(self) -> Path:
+        """Where the report is, once the run has ended."""
+        return self.path / PAGE
+
+    @property
+    def has_facts(self) -> bool:
+        return (self.path / FACTS).is_file()
+
+    def save_facts(self, content: Mapping[str, Any]) -> None:
+        self._write(FACTS, (json.dumps(content, allow_nan=False) + "\n").encode())
+
     def save_allocation(self, content: Mapping[str, Any]) -> None:
-        self._write(_ALLOCATION, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+        self._write(ALLOCATION, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
 
     def load_allocation(self) -> dict[str, Any]:
         try:
-            content: dict[str, Any] = json.loads((self.path / _ALLOCATION).read_text(encoding="utf-8"))
+            content: dict[str, Any] = json.loads((self.path / ALLOCATION).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise HwbmpqError(f"{self.path / _ALLOCATION}: cannot be read: {error}") from error
+            raise HwbmpqError(f"{self.path / ALLOCATION}: cannot be read: {error}") from error
         return content
 
     def save_history(self, records: Iterable[Mapping[str, Any]]) -> None:
         lines = (json.dumps(record, allow_nan=False) + "\n" for record in records)
-        self._write(_HISTORY, "".join(lines).encode())
+        self._write(HISTORY, "".join(lines).encode())
 
     # checkpoints
 
     def save_checkpoint(self, content: Mapping[str, Any]) -> None:
         """Keep the state of a run; the one before stays beside it."""
         data = _packed(content)
-        temporary = self._write_unfinished(_LAST, data)
+        temporary = self._write_unfinished(LAST, data)
         if self._last_is_whole is None:
-            self._last_is_whole = _is_whole(self.path / _LAST)
+            self._last_is_whole = _is_whole(self.path / LAST)
         if self._last_is_whole:  # a damaged one must not take the place of a good one
-            (self.path / _LAST).replace(self.path / _PREVIOUS)
-        self._finish(temporary, _LAST)
+            (self.path / LAST).replace(self.path / PREVIOUS)
+        self._finish(temporary, LAST)
         self._last_is_whole = True
 
     def save_best(self, content: Mapping[str, Any]) -> None:
-        self._write(_BEST, _packed(content))
+        self._write(BEST, _packed(content))
 
     @property
     def has_checkpoint(self) -> bool:
-        return any((self.path / name).exists() for name in (_LAST, _PREVIOUS))
+        return any((self.path / name).exists() for name in (LAST, PREVIOUS))
 
     def load_checkpoint(self, *, best: bool = False) -> tuple[dict[str, Any], str]:
         """The newest state that is whole, and what was wrong with a newer one ("" if nothing)."""
         problems: list[str] = []
-        for name in [_BEST] if best else [_LAST, _PREVIOUS]:
+        for name in [BEST] if best else [LAST, PREVIOUS]:
             path = self.path / name
             if not path.exists():
                 problems.append(f"{path} is missing")

@@ -147,9 +147,14 @@ def test_export_of_the_best_epoch_and_other_images(run: Run) -> None:
         (["evaluate", "run", "--file", "x.onnx"], "--file needs a runtime", "--runtime packed"),
         (
             ["evaluate", "run", "--runtime", "packed", "--best"],
-            "last epoch's network",
-            "hwbmpq export --best",
+            "run/best.safetensors is not there",
+            "hwbmpq export run --format packed --best",
         ),
+        (["evaluate", "run", "--runtime", "packed", "--file", "x"], "--file x is not there", ""),
+        (["export", "run/config.yaml"], "is no run of hwbmpq", ""),
+        (["export", "run", "-o", "x.safetensors"], "end with .onnx", ""),
+        (["export", "run", "-o", "run/config.yaml/x.onnx"], "is no folder", ""),
+        (["benchmark", "run", "--threads", "9999"], "--threads 9999", ""),
         (["export", "nothing"], "nothing does not exist", "hwbmpq compress"),
         (["export", "run", "--compare", "0"], "--compare 0", ""),
         (
@@ -157,8 +162,12 @@ def test_export_of_the_best_epoch_and_other_images(run: Run) -> None:
             "about ONNX files",
             "--format onnx",
         ),
-        (["export", "run", "-o", "no/such/folder/x.onnx"], "cannot be written", ""),
-        (["export", "run", "--format", "packed", "-o", "no/such/folder/x"], "cannot be written", ""),
+        (["export", "run", "-o", "no/such/folder/x.onnx"], "cannot be written", "mkdir -p no/such/folder"),
+        (
+            ["export", "run", "--format", "packed", "-o", "no/x.safetensors"],
+            "cannot be written",
+            "mkdir -p no",
+        ),
     ],
 )
 def test_mistakes_are_answered_in_one_sentence(run: Run, words: list[str], message: str, advice: str) -> None:
@@ -186,6 +195,25 @@ def test_a_damaged_onnx_file_is_refused(run: Run, damage: str) -> None:
     assert (
         "run/model.onnx is damaged" if damage == "flipped" else "ONNX Runtime cannot load run/model.onnx"
     ) in err
+
+
+def test_the_best_epoch_and_other_processors_have_files_of_their_own(run: Run) -> None:
+    before = Path("run/model.safetensors").read_bytes()
+    Path("place").mkdir()
+    for words in (
+        ["--best"],
+        ["--best", "--format", "packed"],
+        ["--runtime-compat", "int8"],
+        ["--runtime-compat", "int8-vnni"],
+        ["-o", "place"],
+    ):
+        assert run("export", "run", "--compare", "16", *words)[0] == 0
+    found = {path.name for path in Path("run").iterdir()}
+    assert {"best.onnx", "best.safetensors", "model.int8.onnx", "model.int8-vnni.onnx"} <= found
+    assert "model.onnx" not in found
+    assert Path("place/model.onnx").is_file()
+    assert Path("run/model.safetensors").read_bytes() == before
+    assert run("evaluate", "run", "--best", "--runtime", "onnxruntime")[0] == 0
 
 
 def test_overwriting_a_run_takes_its_exports_along(run: Run) -> None:

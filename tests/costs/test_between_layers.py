@@ -1,5 +1,7 @@
 """What is between the layers."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -8,6 +10,7 @@ import hwbmpq
 from hwbmpq.costs.between_layers import BetweenLayers
 from hwbmpq.hardware.formats import WidthPair, parse_format
 from hwbmpq.hardware.lookup_table import Overheads
+from hwbmpq.values import Precision
 
 INT8, FP32 = (
     WidthPair(weight=parse_format(name), activation=parse_format(name), compute=name)
@@ -55,6 +58,18 @@ def test_integers_are_made_and_unmade_only_where_something_else_is() -> None:
     assert found.boundary(one, INT8) == pytest.approx(256 * PRICES["quantize"])
     assert found.boundary(two, INT8) == pytest.approx(256 * PRICES["dequantize"])
     assert found.boundary(one, FP32) == found.boundary(two, FP32) == 0
+
+
+def test_a_layer_in_float_makes_and_takes_no_integers() -> None:
+    """As ends of 16 bits do."""
+    network = nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1))
+    graph = hwbmpq.describe(network.eval(), torch.randn(1, 4, 8, 8))
+    table = SimpleNamespace(overheads=OVERHEADS)
+    byte, wide = (Precision(weight_bits=bits, activation_bits=bits) for bits in (8, 16))
+    for ends, price in (((wide,), PRICES["quantize"] + PRICES["dequantize"]), ((byte, wide), 0.0)):
+        found = BetweenLayers.of(table, graph, {"0": ends, "2": (byte, wide), "3": ends})  # type: ignore[arg-type]
+        assert found is not None
+        assert found.boundary(graph["2"], INT8) == pytest.approx(256 * price)
 
 
 def test_integers_pass_a_pool_between_layers() -> None:

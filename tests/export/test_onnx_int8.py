@@ -10,9 +10,11 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from onnx import numpy_helper
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hwbmpq.errors import HwbmpqError
 from hwbmpq.export import OnnxNetwork, compare, onnx_graph, stored_weights
 from hwbmpq.measure import wide_sums_here
 from hwbmpq.quant import QuantizedLayer, quantized_layers
@@ -96,7 +98,7 @@ def test_onnx_runtime_runs_integer_kernels(name: str, calibrated: Calibrated, tm
     assert found["Relu"] == 0 or name == "residual"  # which has one behind its addition
     assert graph.integer_layers == tuple(name for name, _ in quantized_layers(network))
     assert graph.added_roundings == roundings
-    assert f"{roundings} tensors are rounded to 8 bits" in " ".join(graph.remarks)
+    assert f"what {roundings} layers give is rounded to 8 bits" in " ".join(graph.remarks)
     agreement = compare(network, OnnxNetwork(graph.content), [images])
     assert agreement.largest_difference < 0.05
 
@@ -433,7 +435,8 @@ def test_added_roundings_have_the_range_of_the_calibration_images(calibrated: Ca
     assert np.abs(found / steps - (found / steps).round()).max() < 0.02
 
 
-def test_a_bias_that_fits_no_sum_leaves_its_layer_in_float(calibrated: Calibrated) -> None:
+def test_a_bias_that_fits_no_sum_outweighs_the_weights_of_its_channel(calibrated: Calibrated) -> None:
+    """The others keep theirs."""
     images = some_images()
 
     def move_bias(network: nn.Module) -> None:
@@ -443,10 +446,81 @@ def test_a_bias_that_fits_no_sum_leaves_its_layer_in_float(calibrated: Calibrate
         lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(144, 2)),
         images,
         change=move_bias,
+        per_channel=True,
     )
     graph = onnx_graph(network, images[:1], form="int8")
-    assert graph.integer_layers == ("3",)
-    assert compare(network, OnnxNetwork(graph.content), [images]).largest_difference < 1e-5
+    assert graph.integer_layers == ("0", "3")
+    biases = [
+        numpy_helper.to_array(tensor)
+        for tensor in onnx.load_from_string(graph.content).graph.initializer
+        if ".bias_codes" in tensor.name
+    ]
+    assert max(int(np.abs(codes).max()) for codes in biases) <= 2**30
+    assert biases[0][1] >= 2**29
+
+
+@pytest.mark.parametrize("kind", ["zero weights", "zero norm", "tiny norm"])
+def test_channels_that_only_have_a_bias_keep_it(kind: str, calibrated: Calibrated) -> None:
+    """In the unit of the sum it would be rounded away, or have no room."""
+
+    def build() -> nn.Module:
+        network = nn.Sequential(
+            nn.Conv2d(3, 4, 3),
+            nn.ReLU(),
+            nn.Conv2d(4, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Conv2d(4, 2, 3),
+        )
+        network[0].weight.data *= 100  # a coarse step
+        network[3].running_var.fill_(300.0)
+        network[3].bias.data.fill_(0.3)
+        if kind == "zero weights":
+            network[2].weight.data[1] = 0
+        else:
+            network[3].weight.data[1] = 0.0 if kind == "zero norm" else 1e-12
+        return network
+
+    images = some_images(batch=16)
+    network = calibrated(build, images, per_channel=True)
+    graph = onnx_graph(network, images[:1], form="int8", calibration=[images.numpy()])
+    assert graph.integer_layers == ("0", "2", "5")
+    assert compare(network, OnnxNetwork(graph.content), [images]).largest_difference < 0.03
+
+
+@pytest.mark.parametrize("ends", [(0.0, float("inf")), (-2.0, -1.0), (0.1, 0.2), (-0.3, 9.0)], ids=str)
+def test_clips_at_other_places_than_the_quantizers_ends(
+    ends: tuple[float, float], exported: Callable[..., Exported]
+) -> None:
+    class Clipped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)])
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layers[1](torch.clamp(self.layers[0](x), *ends))
+
+    def set_alpha(network: nn.Module) -> None:
+        network.layers[1].input_quantizer.alpha.fill_(0.5)
+
+    clipped = exported(
+        Clipped, some_images(), change=set_alpha, form="int8", calibration=[some_images().numpy()]
+    )
+    (expected,), (found,) = clipped.outputs(some_images())
+    assert np.abs(found - expected).max() < 0.03 * max(np.ptp(expected), np.abs(expected).max())
+
+
+def test_calibration_without_images_is_refused(calibrated: Calibrated) -> None:
+    network = calibrated(lambda: nn.Conv2d(3, 4, 3), some_images())
+    with pytest.raises(HwbmpqError, match="no images to calibrate with"):
+        onnx_graph(network, some_images()[:1], form="int8", calibration=[])
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.float64, torch.bfloat16], ids=str)
+def test_other_precisions_are_refused(kind: torch.dtype, calibrated: Calibrated) -> None:
+    network = calibrated(lambda: nn.Conv2d(3, 4, 3), some_images()).to(kind)
+    with pytest.raises(HwbmpqError, match=f"parameters of {str(kind).removeprefix('torch.')}"):
+        onnx_graph(network, some_images()[:1].to(kind))
 
 
 # Linear layers whose inputs stay wide.

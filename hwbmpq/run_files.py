@@ -1,0 +1,12 @@
+"""Names of the files in a run directory; whoever reads one of them need not know how the others are made."""
+
+CONFIG = "config.yaml"
+FACTS = "facts.json"
+"""What was known before training: network, device, costs, command."""
+ALLOCATION = "allocation.json"
+HISTORY = "history.jsonl"
+CHECKPOINT = "checkpoint.pt"
+PREVIOUS_CHECKPOINT = "checkpoint.previous.pt"
+BEST = "best.pt"
+PACKED = "model.safetensors"
+PAGE = "report.html"

@@ -1,0 +1,26 @@
+"""Writing files that are whole at any moment, or not there yet."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from hwbmpq.errors import HwbmpqError
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, which takes its place when all is on the disk; nothing is left if it does not come to that."""
+    temporary = path.with_name(f"{path.name}.unfinished")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise HwbmpqError(f"{path} cannot be written: {error.strerror or error}") from error
+    finally:
+        with suppress(OSError):  # it has been moved, or its folder is not one
+            temporary.unlink()
