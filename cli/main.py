@@ -20,13 +20,14 @@ from hwbmpq.cli.commands import (
     frontier,
     inspect,
     plan,
+    report,
     targets,
 )
 from hwbmpq.errors import HwbmpqError, OtherRankError, RunStoppedError
 
 USER_ERROR = 2
 INTERRUPTED = 130
-_COMMANDS = (compress, evaluate, export, benchmark, inspect, targets, costs, plan, frontier)
+_COMMANDS = (compress, report, evaluate, export, benchmark, inspect, targets, costs, plan, frontier)
 
 _DESCRIPTION = """\
 Hardware-aware mixed-precision quantization for PyTorch.
@@ -37,6 +38,7 @@ and gives every layer the bit width that your device's budget allows."""
 _EPILOG = """\
 examples:
   hwbmpq compress --model timm:resnet18 --target jetson_nano.yaml
+  hwbmpq report runs/resnet18-jetson_nano --html report.html
   hwbmpq evaluate runs/resnet18-jetson_nano
   hwbmpq export runs/resnet18-jetson_nano
   hwbmpq benchmark runs/resnet18-jetson_nano

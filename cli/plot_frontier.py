@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from hwbmpq.cli.render_costs import scale
+from hwbmpq.amounts import scale
 from hwbmpq.errors import HwbmpqError
 
 if TYPE_CHECKING:

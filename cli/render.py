@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from hwbmpq.values import Layer, TieGroup, Uncovered
+from hwbmpq.values import UNCOVERED_REASONS, Layer, TieGroup, Uncovered
 
 if TYPE_CHECKING:
     from hwbmpq.graph import LayerGraph
@@ -182,18 +182,6 @@ def _tie_table(ties: Iterable[TieGroup]) -> Table:
     return table
 
 
-EXPLANATIONS = {
-    "norm": "scales and shifts of normalisation layers",
-    "bias": "added after the product",
-    "embedding": "a table, not a product",
-    "attention": "nn.MultiheadAttention uses its weights inside one fused function",
-    "activation product": "both factors are activations",
-    "functional weight": "used outside the forward of a conv or linear module",
-    "never runs": "not reached by this forward pass",
-    "other parameter": "not the weight of a convolution or linear layer",
-}
-
-
 def _coverage_table(graph: "LayerGraph") -> Table:
     by_reason: dict[str, list[Uncovered]] = defaultdict(list)
     for entry in graph.uncovered:
@@ -216,6 +204,6 @@ def _coverage_table(graph: "LayerGraph") -> Table:
             f"{ratio(parameters, graph.parameters):.2%}",
             compact(macs),
             f"{ratio(macs, graph.macs):.2%}",
-            EXPLANATIONS[reason],
+            UNCOVERED_REASONS[reason],
         )
     return table

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.text import Text
 
 import hwbmpq
+from hwbmpq.amounts import SCALES, amount, decimals, scale
 from hwbmpq.cli.render import bar, largest_layers, plain_table, ratio, shorten
 from hwbmpq.cli.render_targets import spoken
 from hwbmpq.values import Layer
@@ -18,50 +19,21 @@ if TYPE_CHECKING:
     from hwbmpq.costs import CostTable, FigureUse, NetworkCosts
     from hwbmpq.graph import LayerGraph
 
-_SCALES = {
-    "bit": (("GiB", 8 * 2**30), ("MiB", 8 * 2**20), ("KiB", 8 * 2**10), ("B", 8), ("bit", 1)),
-    "ms": (("s", 1e3), ("ms", 1), ("us", 1e-3)),
-    "uJ": (("J", 1e6), ("mJ", 1e3), ("uJ", 1), ("nJ", 1e-3)),
-    "bit-op": (("Gbit-op", 1e9), ("Mbit-op", 1e6), ("bit-op", 1)),
-}
 _NARROWEST_NAME = 12
 _NEARLY_ALL = 0.995
 _SMALLEST_SHOWN = 0.005
 _AMOUNT = 9  # characters
 
 
-def scale(value: float, unit: str) -> tuple[str, float]:
-    """The largest unit of which ``value`` is at least 1, and its size."""
-    units = _SCALES.get(unit, ((unit, 1.0),))
-    return next(((name, size) for name, size in units if abs(value) >= size), units[-1])
-
-
 def _scale_for_all(values: Sequence[float], unit: str) -> tuple[str, float, int]:
     """A unit for a table, its size, and the decimals that show every value."""
     positive = [value for value in values if value > 0] or [1.0]
     largest, smallest = max(positive), min(positive)
-    fitting = [(name, size) for name, size in _SCALES.get(unit, ((unit, 1.0),)) if largest >= size]
+    fitting = [(name, size) for name, size in SCALES.get(unit, ((unit, 1.0),)) if largest >= size]
     name, size = next(
         ((name, size) for name, size in fitting if smallest >= _SMALLEST_SHOWN * size), scale(largest, unit)
     )
-    return name, size, max(_decimals(largest / size), 2 if smallest < size else 0)
-
-
-def amount(value: float, unit: str) -> str:
-    """``5.57 MiB``, ``7.70 ms``."""
-    if value == 0:
-        return "0"
-    name, size = scale(value, unit)
-    return f"{_digits(value / size)} {name}"
-
-
-def _digits(value: float) -> str:
-    return f"{value:.{_decimals(value)}f}"
-
-
-def _decimals(largest: float) -> int:
-    """Digits after the point that give a number of this size three or four in all."""
-    return 3 if largest < 10 else 2 if largest < 100 else 1 if largest < 1000 else 0
+    return name, size, max(decimals(largest / size), 2 if smallest < size else 0)
 
 
 def print_layer_costs(

@@ -7,8 +7,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from hwbmpq.amounts import amount
 from hwbmpq.cli.render import counted
-from hwbmpq.cli.render_costs import amount
 
 if TYPE_CHECKING:
     from hwbmpq.export import Agreement, SizeAccount, Timing

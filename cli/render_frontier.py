@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from hwbmpq.amounts import amount
 from hwbmpq.cli.render import bar, counted, plain_table
-from hwbmpq.cli.render_costs import amount
 
 if TYPE_CHECKING:
     from hwbmpq.allocate import Frontier, FrontierPoint

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from hwbmpq.amounts import amount, scale
 from hwbmpq.cli.render import counted, plain_table
-from hwbmpq.cli.render_costs import amount, scale
 from hwbmpq.errors import HwbmpqError
 
 if TYPE_CHECKING:

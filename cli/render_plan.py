@@ -10,8 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from hwbmpq.amounts import amount
 from hwbmpq.cli.render import bar, largest_layers, plain_table, shorten
-from hwbmpq.cli.render_costs import amount
 
 if TYPE_CHECKING:
     from hwbmpq.report import LayerReport, Plan

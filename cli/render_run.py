@@ -9,6 +9,7 @@ from rich.markup import escape
 from hwbmpq.cli.render import counted
 from hwbmpq.cli.render_export import in_bytes
 from hwbmpq.cli.render_plan import print_plan
+from hwbmpq.run_files import PAGE
 
 if TYPE_CHECKING:
     from hwbmpq.export import SizeAccount
@@ -25,7 +26,7 @@ def print_run(
         console.print(line)
     if result.size is not None:
         console.print(_size_line(result.size))
-    console.print(f"run: {escape(str(run))}")
+    console.print(f"run: {escape(str(run))}; with plots: {escape(str(run / PAGE))}")
     console.print(f"as ONNX: hwbmpq export {escape(str(run))}", style="dim")
 
 

@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from hwbmpq.amounts import amount
 from hwbmpq.cli.render import counted
-from hwbmpq.cli.render_costs import amount
 from hwbmpq.cli.render_plan import strip
 
 if TYPE_CHECKING:

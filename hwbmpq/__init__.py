@@ -26,9 +26,11 @@ if _TYPE_CHECKING:
     from hwbmpq import hardware as hardware
     from hwbmpq import measure as measure
     from hwbmpq import models as models
+    from hwbmpq import page as page
     from hwbmpq import pipeline as pipeline
     from hwbmpq import quant as quant
     from hwbmpq import ranks as ranks
+    from hwbmpq import report as report
     from hwbmpq import sensitivity as sensitivity
     from hwbmpq import training as training
     from hwbmpq.allocate import Allocation as Allocation
@@ -60,9 +62,11 @@ _SUBMODULES = frozenset(
         "hardware",
         "measure",
         "models",
+        "page",
         "pipeline",
         "quant",
         "ranks",
+        "report",
         "sensitivity",
         "training",
     }

@@ -54,15 +54,7 @@ class Decision:
             "epoch": self.epoch,
             "method": self.method,
             "sensitivities": dict(self.sensitivities),
-            "decided_by": {
-                "method": self.decided_by.method,
-                "scores": dict(self.decided_by.scores),
-                "errors": {
-                    layer: {str(bits): error for bits, error in errors.items()}
-                    for layer, errors in self.decided_by.errors.items()
-                },
-                "remarks": list(self.decided_by.remarks),
-            },
+            "decided_by": self.decided_by.to_dict(),
             "objective": self.objective,
             "before": {layer: str(precision) for layer, precision in self.before.items()},
             "after": {layer: str(precision) for layer, precision in self.after.items()},
@@ -79,7 +71,7 @@ class Decision:
             epoch=content["epoch"],
             method=content["method"],
             sensitivities=content["sensitivities"],
-            decided_by=_sensitivity(content["decided_by"]),
+            decided_by=Sensitivity.from_dict(content["decided_by"]),
             objective=content["objective"],
             before={layer: Precision.parse(text) for layer, text in content["before"].items()},
             after={layer: Precision.parse(text) for layer, text in content["after"].items()},
@@ -94,16 +86,6 @@ class Decision:
             ),
             allocation=Allocation.from_dict(content["allocation"]),
         )
-
-
-def _sensitivity(content: Mapping[str, Any]) -> Sensitivity:
-    errors = {
-        layer: {int(bits): error for bits, error in by_bits.items()}
-        for layer, by_bits in content["errors"].items()
-    }
-    return Sensitivity(
-        method=content["method"], scores=content["scores"], errors=errors, remarks=tuple(content["remarks"])
-    )
 
 
 def find_moves(

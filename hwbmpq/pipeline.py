@@ -25,7 +25,8 @@ from hwbmpq.planning import trade_off as trade_off
 from hwbmpq.quant import as_float, prepare
 from hwbmpq.question import Question
 from hwbmpq.question import ask as ask
-from hwbmpq.report import Plan
+from hwbmpq.report import Plan, RunFacts, report_on_run
+from hwbmpq.reporting import facts_of as facts_of
 from hwbmpq.training.evaluation import EVALUATION_BATCH, Evaluation, evaluate
 from hwbmpq.training.hooks import Progress, TrainingHook
 from hwbmpq.training.run_directory import RunDirectory
@@ -74,12 +75,14 @@ def compress(
     hooks: Sequence[TrainingHook] = (),
     on_ready: Callable[[], None] | None = None,
     on_trainer: Callable[[Trainer], None] | None = None,
+    command: Sequence[str] = (),
 ) -> Compression:
     """Train ``network`` once, quantized, deciding widths on the way; with 0 epochs, only calibrate it.
 
     Changes ``network`` in place. ``run`` receives checkpoints, history and the result; ``state`` is a checkpoint of it
     to continue from. ``on_ready`` is called when all has been found to fit, before anything is written or trained;
-    ``on_trainer`` gets the trainer before it starts, so that somebody can ask it to stop.
+    ``on_trainer`` gets the trainer before it starts, so that somebody can ask it to stop. ``command`` is kept for the
+    report.
     """
     start = time.monotonic()
     keep_freed_memory()
@@ -93,6 +96,8 @@ def compress(
     allocator = make_allocator(network, data, settings)
     if on_ready is not None:
         on_ready()
+    if run is not None and ranks.rank() == 0 and not run.has_facts:
+        run.save_facts(_facts(allocator, data, settings, command).to_dict())
     if settings.epochs == 0:
         progress = calibrate_only(network, allocator, data, settings, run=run, hooks=hooks)
     else:
@@ -114,7 +119,27 @@ def compress(
     )
     if run is not None and ranks.rank() == 0:
         run.save_allocation(summary(result, settings))
+        write_report(run)
     return result
+
+
+def _facts(
+    allocator: BitAllocator, data: ImageData, settings: RunSettings, command: Sequence[str]
+) -> RunFacts:
+    size = settings.input or "x".join(map(str, data.test.input_size))
+    return facts_of(
+        allocator.question,
+        title=f"{settings.model} at {size}",
+        settings=settings.model_dump(mode="json"),
+        command=command,
+    )
+
+
+def write_report(run: RunDirectory) -> None:
+    """Write a run's page into its folder."""
+    from hwbmpq.page import write_page  # brings matplotlib along, which training does not need
+
+    write_page([report_on_run(run.path)], run.page)
 
 
 def _save_packed(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 FLOAT_BITS = 32
 """The width that means "left in floating point"."""
@@ -115,6 +116,19 @@ class TieGroup:
     reason: str
 
 
+UNCOVERED_REASONS = {
+    "norm": "scales and shifts of normalisation layers",
+    "bias": "added after the product",
+    "embedding": "a table, not a product",
+    "attention": "nn.MultiheadAttention uses its weights inside one fused function",
+    "activation product": "both factors are activations",
+    "functional weight": "used outside the forward of a conv or linear module",
+    "never runs": "not reached by this forward pass",
+    "other parameter": "not the weight of a convolution or linear layer",
+}
+"""Why something stays in float."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Uncovered:
     """Parameters or multiply-accumulates that stay in float, and why."""
@@ -165,3 +179,28 @@ class Sensitivity:
     """By layer name and weight width: what quantizing the weights so is expected to cost."""
     remarks: tuple[str, ...] = ()
     """What to know before believing them."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "method": self.method,
+            "scores": dict(self.scores),
+            "errors": {
+                layer: {str(bits): error for bits, error in errors.items()}
+                for layer, errors in self.errors.items()
+            },
+            "remarks": list(self.remarks),
+        }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> "Sensitivity":
+        """What ``to_dict`` wrote."""
+        errors = {
+            layer: {int(bits): error for bits, error in by_bits.items()}
+            for layer, by_bits in content["errors"].items()
+        }
+        return cls(
+            method=content["method"],
+            scores=content["scores"],
+            errors=errors,
+            remarks=tuple(content["remarks"]),
+        )

@@ -4,6 +4,7 @@ import argparse
 import json
 import platform
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -44,8 +45,10 @@ examples:
   hwbmpq compress --resume runs/resnet18-jetson_nano
   torchrun --nproc-per-node 4 -m hwbmpq compress --model timm:resnet18 --target mpic --data cifar10
 
-A run leaves a folder with config.yaml (all settings, for --config), allocation.json (widths,
-costs, proof), history.jsonl (one line an epoch) and checkpoint.pt. Ctrl-C saves and stops."""
+A run leaves a folder with report.html (everything, with plots), model.safetensors (the network,
+packed; hwbmpq export makes ONNX of it), config.yaml (all settings, for --config), allocation.json
+(widths, costs, proof), history.jsonl (one line an epoch), facts.json (network, device, figures),
+checkpoint.pt and best.pt. Ctrl-C saves and stops."""
 
 
 def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -240,6 +243,7 @@ def _train(
                 hooks=hooks,
                 on_ready=make_folder,
                 on_trainer=stack.enter_context(_graceful_stop(console)).append,
+                command=("hwbmpq", *sys.argv[1:]),
             )
     except hwbmpq.InfeasibleBudget as error:
         if hwbmpq.ranks.rank() != 0:

@@ -3,7 +3,9 @@
 import argparse
 import json
 import math
-from typing import Any
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import hwbmpq
 from hwbmpq.cli.model_options import add_model_options
@@ -22,6 +24,10 @@ from hwbmpq.cli.render import OutputConsole
 from hwbmpq.cli.render_infeasible import explained_infeasible
 from hwbmpq.cli.render_plan import print_plan
 from hwbmpq.cli.target_options import TARGET_HELP
+
+if TYPE_CHECKING:
+    from hwbmpq.question import Question
+    from hwbmpq.report import Plan
 
 _DESCRIPTION = """\
 Choose every layer's bit width so that the network fits the budget and loses as little as
@@ -67,6 +73,7 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
         "--brief", action="store_true", help="leave prices and runner-ups out: one solve only"
     )
     parser.add_argument("--all", action="store_true", help="list every layer of a large network")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page with plots")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.set_defaults(run=run)
 
@@ -79,6 +86,13 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r}: give seconds above zero")
     return seconds
+
+
+def _write_page(path: Path, question: "Question", plan: "Plan", *, title: str) -> None:
+    facts = hwbmpq.pipeline.facts_of(question, title=title, command=("hwbmpq", *sys.argv[1:]))
+    with progress("trading off", 0) as advance:
+        trade_off = hwbmpq.report.find_trade_off(facts, plan, on_step=advance)
+    hwbmpq.page.write_page([hwbmpq.report.build_report(title, facts, plan, trade_off=trade_off)], path)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -108,6 +122,8 @@ def run(args: argparse.Namespace) -> None:
             print(json.dumps(error.to_dict(), indent=2))
         raise explained_infeasible(error, question) from error
     remarks = untrained_remark(args)
+    if args.html is not None:
+        _write_page(args.html, question, plan, title=model.title)
     if args.json:
         content = {"model": model.spec, "input_size": list(model.input_size), **plan.to_dict()}
         print(json.dumps({**content, "remarks": [*content["remarks"], *remarks]}, indent=2))

@@ -85,6 +85,25 @@ class Explanation:
             "is_complete": self.is_complete,
         }
 
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any], parse: Callable[[str], Choice]) -> "Explanation":
+        """What ``to_dict`` wrote; ``parse`` reads a choice."""
+
+        def read(kind: type[Any], change: Mapping[str, Any] | None) -> Any:
+            if change is None:
+                return None
+            changes = {layer: parse(choice) for layer, choice in change["changes"].items()}
+            choice = {"choice": parse(change["choice"])} if "choice" in change else {}
+            return kind(**{**change, "changes": changes, **choice})
+
+        return cls(
+            prices=tuple(read(Price, price) for price in content["prices"]),
+            runner_ups={layer: read(RunnerUp, entry) for layer, entry in content["runner_ups"].items()},
+            if_grown={cost: read(FirstChange, entry) for cost, entry in content["if_grown"].items()},
+            if_shrunk={cost: read(FirstChange, entry) for cost, entry in content["if_shrunk"].items()},
+            is_complete=content["is_complete"],
+        )
+
 
 def explain(
     allocation: Allocation,

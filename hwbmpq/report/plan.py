@@ -106,6 +106,8 @@ class Plan:
                 **self.allocation.to_dict(),
                 "optimal": self.is_optimized and self.allocation.optimal,
             },
+            "is_optimized": self.is_optimized,
+            "objective_range": list(self.objective_range),
             "share_of_range": self.share_of_range(self.allocation.objective),
             "layers": [
                 {
@@ -128,6 +130,43 @@ class Plan:
             "remarks": list(self.remarks),
             "missing": dict(self.missing),
         }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> "Plan":
+        """What ``to_dict`` wrote, but for the sensitivity's errors."""
+        layers = tuple(
+            LayerReport(**{**layer, "precision": Precision.parse(layer["precision"])})
+            for layer in content["layers"]
+        )
+        explanation = content["explanation"]
+        return cls(
+            target=content["target"],
+            objective=content["objective"],
+            sensitivity=Sensitivity(
+                method=content["sensitivity"]["method"],
+                scores={layer.name: layer.sensitivity for layer in layers},
+                remarks=tuple(content["sensitivity"]["remarks"]),
+            ),
+            layers=layers,
+            costs={name: _cost(name, cost) for name, cost in content["costs"].items()},
+            allocation=Allocation.from_dict(content["allocation"]),
+            alternatives=tuple(
+                Alternative(**{name: value for name, value in entry.items() if name != "share_of_range"})
+                for entry in content["alternatives"]
+            ),
+            explanation=None if explanation is None else Explanation.from_dict(explanation, Precision.parse),
+            objective_range=(content["objective_range"][0], content["objective_range"][1]),
+            is_optimized=content["is_optimized"],
+            remarks=tuple(content["remarks"]),
+            missing=content["missing"],
+        )
+
+
+def _cost(name: str, content: Mapping[str, Any]) -> CostReport:
+    capacity = content["capacity"]
+    return CostReport(
+        **{**content, "name": name, "capacity": None if capacity is None else (capacity[0], capacity[1])}
+    )
 
 
 def _fields(value: Any) -> dict[str, Any]:

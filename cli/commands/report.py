@@ -1,0 +1,76 @@
+"""``hwbmpq report``: what a run led to, in the terminal, as JSON, or as a page."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hwbmpq
+from hwbmpq.cli.plan_options import progress
+from hwbmpq.cli.render import OutputConsole
+from hwbmpq.cli.render_report import print_comparison, print_report
+from hwbmpq.errors import HwbmpqError
+
+if TYPE_CHECKING:
+    from hwbmpq.report import RunReport
+
+_DESCRIPTION = """\
+Show a run: widths, costs against budgets, how the widths moved and why, accuracy, what is not
+quantized, and where the figures come from. Several runs are shown side by side. A run that is
+still going on, or was interrupted, is shown as far as it has come. Nothing is computed again
+but the trade-off; neither the network nor the data are needed."""
+
+_EPILOG = """\
+examples:
+  hwbmpq report runs/resnet18-jetson_nano
+  hwbmpq report runs/resnet18-jetson_nano --html report.html
+  hwbmpq report runs/resnet20-mpic runs/resnet20-mpic-2 --html both.html
+  hwbmpq report runs/resnet20-mpic --json"""
+
+
+def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
+    parser = commands.add_parser(
+        "report",
+        parents=[common],
+        help="show a run, or several side by side: terminal, JSON, or a page with plots",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folders", nargs="+", metavar="RUN", help="folders that hwbmpq compress wrote")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write one self-contained page with plots instead"
+    )
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument("--all", action="store_true", help="list every layer of a large network")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    reports = [_report(folder) for folder in args.folders]
+    if args.html is not None:
+        path = hwbmpq.page.write_page(reports, args.html)
+        if not args.json:
+            OutputConsole(soft_wrap=True).print(
+                f"wrote {path} ({path.stat().st_size / 2**10:.0f} KiB)", markup=False
+            )
+    if args.json:
+        content: Any = [report.to_dict() for report in reports]
+        print(json.dumps(content[0] if len(content) == 1 else content, indent=1))
+    elif args.html is None:
+        console = OutputConsole()
+        if len(reports) == 1:
+            print_report(console, reports[0], all_rows=args.all)
+        else:
+            print_comparison(console, reports)
+
+
+def _report(folder: str) -> "RunReport":
+    with progress("trading off", 0) as advance:
+        found = hwbmpq.report.report_on_run(folder, on_step=advance)
+    if not found.epochs and found.plan is None:
+        raise HwbmpqError(
+            f"{folder} has nothing to show yet: no epoch has ended",
+            hint=f"hwbmpq compress --resume {folder} goes on with it",
+        )
+    return found

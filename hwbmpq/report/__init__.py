@@ -1,0 +1,20 @@
+"""The numbers of plans and runs, ready to be drawn or written: no printing here."""
+
+from hwbmpq.report.facts import LayerFacts as LayerFacts
+from hwbmpq.report.facts import Node as Node
+from hwbmpq.report.facts import RunFacts as RunFacts
+from hwbmpq.report.facts import Unquantized as Unquantized
+from hwbmpq.report.plan import Alternative as Alternative
+from hwbmpq.report.plan import CostReport as CostReport
+from hwbmpq.report.plan import LayerReport as LayerReport
+from hwbmpq.report.plan import Plan as Plan
+from hwbmpq.report.run_folder import report_on_run as report_on_run
+from hwbmpq.report.run_report import Epoch as Epoch
+from hwbmpq.report.run_report import Headline as Headline
+from hwbmpq.report.run_report import RunReport as RunReport
+from hwbmpq.report.run_report import WidthMove as WidthMove
+from hwbmpq.report.run_report import build_report as build_report
+from hwbmpq.report.trade_off import Control as Control
+from hwbmpq.report.trade_off import TradeOff as TradeOff
+from hwbmpq.report.trade_off import TradeOffPoint as TradeOffPoint
+from hwbmpq.report.trade_off import find_trade_off as find_trade_off

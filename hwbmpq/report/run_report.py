@@ -1,0 +1,179 @@
+"""One report of a run or a plan, whatever its face: terminal, JSON or page."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from hwbmpq.costs.table import Number
+from hwbmpq.report.facts import RunFacts
+from hwbmpq.report.plan import Plan
+from hwbmpq.report.trade_off import TradeOff
+from hwbmpq.values import Precision
+
+_PERCENT = "%"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Headline:
+    """One of the few numbers that people ask for first."""
+
+    name: str
+    value: Number
+    unit: str
+    budget: Number | None = None
+    """What it must not exceed."""
+    reference: Number | None = None
+    """The same in float, where that is known."""
+
+    @property
+    def is_met(self) -> bool | None:
+        return None if self.budget is None else self.value <= self.budget
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Epoch:
+    """What a line of the history says."""
+
+    epoch: int
+    loss: float | None
+    train_accuracy: float | None
+    test_accuracy: float
+    test_loss: float
+    weight_bits: tuple[int, ...]
+    """While it was trained, by layer in their order."""
+    has_decision: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WidthMove:
+    """A layer that got another width at the end of an epoch, and why."""
+
+    epoch: int
+    layer: str
+    before: str
+    after: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunReport:
+    """All that the faces show."""
+
+    name: str
+    """Of the run: its folder, or what was planned."""
+    facts: RunFacts
+    plan: Plan | None
+    """None for a run in float, or one that has not ended."""
+    headlines: tuple[Headline, ...]
+    epochs: tuple[Epoch, ...] = ()
+    moves: tuple[WidthMove, ...] = ()
+    sensitivities: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    """Scores of the layers at each decision, by epoch."""
+    trade_off: TradeOff | None = None
+    packed_file: Mapping[str, Any] | None = None
+    """The account of the file on disk."""
+    state: str = "planned"
+    """``planned``, ``finished``, or ``epoch 3 of 20``."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "state": self.state,
+            "facts": self.facts.to_dict(),
+            "plan": None if self.plan is None else self.plan.to_dict(),
+            "headlines": [{**asdict(one), "is_met": one.is_met} for one in self.headlines],
+            "epochs": [asdict(epoch) for epoch in self.epochs],
+            "moves": [asdict(move) for move in self.moves],
+            "sensitivities": {str(epoch): dict(found) for epoch, found in self.sensitivities.items()},
+            "trade_off": None if self.trade_off is None else self.trade_off.to_dict(),
+            "packed_file": self.packed_file,
+        }
+
+
+def build_report(
+    name: str,
+    facts: RunFacts,
+    plan: Plan | None,
+    *,
+    history: Sequence[Mapping[str, Any]] = (),
+    result: Mapping[str, Any] | None = None,
+    trade_off: TradeOff | None = None,
+) -> RunReport:
+    """Put a report together.
+
+    ``history`` are the lines of ``history.jsonl``, ``result`` the content of ``allocation.json``: neither for a plan,
+    and no result yet while a run goes on.
+    """
+    return RunReport(
+        name=name,
+        facts=facts,
+        plan=plan,
+        headlines=tuple(_headlines(plan, history, result)),
+        epochs=tuple(_epoch(facts, record) for record in history),
+        moves=tuple(_moves(history)),
+        sensitivities={
+            record["epoch"]: record["decision"]["decided_by"]["scores"]
+            for record in history
+            if record.get("decision")
+        },
+        trade_off=trade_off,
+        packed_file=None if result is None else result.get("packed_file"),
+        state=_state(facts, history, result),
+    )
+
+
+def _state(facts: RunFacts, history: Sequence[Mapping[str, Any]], result: Mapping[str, Any] | None) -> str:
+    if result is not None:
+        return "finished"
+    if not facts.settings:
+        return "planned"
+    return f"epoch {history[-1]['epoch'] if history else 0} of {facts.settings.get('epochs', '?')}"
+
+
+def _headlines(
+    plan: Plan | None, history: Sequence[Mapping[str, Any]], result: Mapping[str, Any] | None
+) -> list[Headline]:
+    found = []
+    for name, cost in {} if plan is None else plan.costs.items():
+        found.append(
+            Headline(
+                name=name, value=cost.total, unit=cost.unit, budget=cost.budget, reference=cost.float_total
+            )
+        )
+    packed = None if result is None else result.get("packed_file")
+    if packed and packed.get("actual_bytes"):
+        found.append(Headline(name="file on disk", value=8 * packed["actual_bytes"], unit="bit"))
+    source = result or (history[-1] if history else None)
+    if source is not None:
+        reference = None if result is None else result.get("float_accuracy")
+        found.append(
+            Headline(
+                name="test accuracy",
+                value=100 * source["test_accuracy"],
+                unit=_PERCENT,
+                reference=None if reference is None else 100 * reference,
+            )
+        )
+    return found
+
+
+def _epoch(facts: RunFacts, record: Mapping[str, Any]) -> Epoch:
+    bits = {name: Precision.parse(text).weight_bits for name, text in record["bits"].items()}
+    return Epoch(
+        epoch=record["epoch"],
+        loss=record.get("loss"),
+        train_accuracy=record.get("train_accuracy"),
+        test_accuracy=record["test_accuracy"],
+        test_loss=record["test_loss"],
+        weight_bits=tuple(bits[layer.name] for layer in facts.layers),
+        has_decision=bool(record.get("decision")),
+    )
+
+
+def _moves(history: Sequence[Mapping[str, Any]]) -> list[WidthMove]:
+    return [
+        WidthMove(epoch=record["epoch"], **move)
+        for record in history
+        if record.get("decision")
+        for move in record["decision"]["moves"]
+    ]

@@ -1,0 +1,149 @@
+"""What other budgets would buy, and what simpler ways to choose widths make of the same budget."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from hwbmpq.allocate import (
+    Allocation,
+    AllocationError,
+    Frontier,
+    frontier,
+    greedy_fill,
+    random_fill,
+    values_for,
+)
+from hwbmpq.allocate.problem import build_problem
+from hwbmpq.costs.table import Number
+from hwbmpq.report.facts import RunFacts
+from hwbmpq.report.plan import Plan
+from hwbmpq.values import Sensitivity
+
+MOST_POINTS = 60
+_RANDOM_DRAWS = 5
+_LARGEST_EXACT = 20_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TradeOffPoint:
+    """The best widths at one price."""
+
+    costs: Mapping[str, Number]
+    """Of all costs, not only the one that is traded."""
+    share: float
+    """Of the objective's range."""
+    weight_bits: tuple[int, ...]
+    """By layer, in their order."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Control:
+    """Widths that somebody chose who did not optimise."""
+
+    name: str
+    cost: Number
+    share: float
+    fits: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class TradeOff:
+    """The objective over one cost."""
+
+    cost: str
+    unit: str
+    points: tuple[TradeOffPoint, ...]
+    """From cheap to dear."""
+    chosen: Control
+    """The run's own widths."""
+    controls: tuple[Control, ...]
+    is_exact: bool
+    """Whether the points are some of the exact frontier, or optima at sampled budgets."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def find_trade_off(
+    facts: RunFacts,
+    plan: Plan,
+    sensitivity: Sensitivity | None = None,
+    *,
+    on_step: Callable[[int, int], None] | None = None,
+) -> TradeOff | None:
+    """The trade-off of the first budgeted cost (else memory); None where layers have no choice.
+
+    ``sensitivity`` with its errors is needed for objectives that weigh them; a plan from a file has none.
+    """
+    cost = next(iter(facts.limits), "memory")
+    table = facts.tables.get(cost)
+    if table is None or all(len(options) < 2 for options in facts.choices.values()):
+        return None
+    try:
+        values = values_for(sensitivity or plan.sensitivity, facts.choices, plan.objective)
+    except AllocationError:
+        return None  # the scores are not enough for this objective
+    found = frontier(
+        values, {cost: table}, facts.ties, most_points=_LARGEST_EXACT, samples=24, on_step=on_step
+    )
+    return TradeOff(
+        cost=cost,
+        unit=table.unit,
+        points=tuple(_point(facts, found, place) for place in _some(len(found))),
+        chosen=_control(plan, "this run", plan.allocation, cost),
+        controls=tuple(_controls(facts, plan, values, cost)),
+        is_exact=found.is_exact,
+    )
+
+
+def _some(count: int) -> list[int]:
+    """Places along a frontier, both ends among them."""
+    if count <= MOST_POINTS:
+        return list(range(count))
+    return sorted({round(place) for place in np.linspace(0, count - 1, MOST_POINTS)})
+
+
+def _point(facts: RunFacts, found: Frontier, place: int) -> TradeOffPoint:
+    point = found[place]
+    return TradeOffPoint(
+        costs={name: table.total(point.bits) for name, table in facts.tables.items()},
+        share=float(found.shares[place]),
+        weight_bits=tuple(point.bits[layer.name].weight_bits for layer in facts.layers),
+    )
+
+
+def _controls(facts: RunFacts, plan: Plan, values: Any, cost: str) -> list[Control]:
+    found = [
+        Control(
+            name=f"all {alternative.label}",
+            cost=alternative.costs[cost],
+            share=plan.share_of_range(alternative.objective),
+            fits=alternative.fits,
+        )
+        for alternative in plan.alternatives
+    ]
+    limits = {name: limit for name, limit in plan.allocation.budgets.items() if name in facts.tables}
+    if not limits:
+        return found
+    tables = {name: facts.tables[name] for name in limits}
+    problem = build_problem(values, tables, limits, facts.ties)
+    sizes = {layer.name: layer.parameters for layer in facts.layers}
+    blind = [("greedy", greedy_fill(values, tables, limits, facts.ties, sizes=sizes))]
+    blind += [
+        (f"random {seed + 1}", random_fill(values, tables, limits, facts.ties, seed=seed))
+        for seed in range(_RANDOM_DRAWS)
+    ]
+    for name, allocation in blind:
+        worth = problem.objective(allocation.bits)
+        bits: Any = allocation.bits  # precisions, since the tables have them
+        total = facts.tables[cost].total(bits)
+        found.append(Control(name=name, cost=total, share=plan.share_of_range(worth), fits=True))
+    return found
+
+
+def _control(plan: Plan, name: str, allocation: Allocation, cost: str) -> Control:
+    return Control(
+        name=name, cost=plan.costs[cost].total, share=plan.share_of_range(allocation.objective), fits=True
+    )
