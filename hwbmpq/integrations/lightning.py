@@ -1,0 +1,102 @@
+"""Widths that are decided while a ``Trainer`` of PyTorch Lightning trains."""
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from torch.optim import Optimizer
+
+from hwbmpq.allocator import BitAllocator
+from hwbmpq.errors import HwbmpqError
+from hwbmpq.integrations.input_quantizers import keep_calibration
+from hwbmpq.torchvision_import import import_torchvision
+
+
+def _callback_class() -> Any:
+    """Lightning's ``Callback``; the package has two names, and importing both would take seconds more."""
+    names = [name for name in ("lightning", "pytorch_lightning") if find_spec(name) is not None]
+    if not names:
+        raise HwbmpqError("PyTorch Lightning is not installed", hint="pip install 'hwbmpq[lightning]'")
+    import_torchvision()  # as Lightning's metrics do, without knowing the door
+    in_use = min(names, key=lambda name: name not in sys.modules)
+    return import_module("lightning.pytorch" if in_use == "lightning" else in_use).Callback
+
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+else:
+    Callback = _callback_class()
+
+
+class BitAllocationCallback(Callback):
+    """Drives a ``BitAllocator`` from a Lightning ``Trainer``.
+
+        allocator = BitAllocator(module.network, images[:1], target="mpic", budgets={"memory": "12x"}, epochs=20)
+        trainer = Trainer(max_epochs=20, callbacks=[BitAllocationCallback(allocator)])
+        trainer.fit(module, loader)
+
+    The network is prepared where the allocator is made; Lightning creates the optimizers later, in ``fit``.
+
+    Gradients are read in ``on_before_optimizer_step``: once per optimizer step however many batches it
+    accumulates, after the strategy has averaged and the precision plugin unscaled them, before Lightning clips
+    them. Of several optimizers, only the steps of those that hold parameters of the network count.
+
+    An epoch is closed, and widths are decided, when the next one starts. So validation, checkpoints and early
+    stopping at the end of an epoch see the widths that it trained, and no decision is made that nothing follows.
+
+    The allocator's state is part of Lightning's checkpoints; ``fit(ckpt_path=...)`` goes on from it.
+    """
+
+    def __init__(self, allocator: BitAllocator) -> None:
+        self.allocator = allocator
+        self._parameters = {id(parameter) for parameter in allocator.model.parameters()}
+
+    def on_fit_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
+        if not any(module is self.allocator.model for module in pl_module.modules()):
+            raise HwbmpqError(
+                f"the allocator's network is no part of {type(pl_module).__name__}",
+                hint="make the allocator of the module's own network, after the module",
+            )
+        schedule = self.allocator.schedule
+        if schedule is not None and trainer.max_epochs not in (None, -1, schedule.epochs):
+            raise HwbmpqError(
+                f"the Trainer trains {trainer.max_epochs} epochs, the allocator decides for {schedule.epochs}",
+                hint=f"BitAllocator(..., epochs={trainer.max_epochs})",
+            )
+
+    def on_sanity_check_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
+        self._forget_sanity_check = keep_calibration(self.allocator.model)
+
+    def on_sanity_check_end(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
+        self._forget_sanity_check()
+
+    def on_train_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
+        # A run that was saved at the end of an epoch may resume within the next: that one does not start again.
+        self._close_last_epoch(trainer)
+
+    def on_train_epoch_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
+        self._close_last_epoch(trainer)
+
+    def _close_last_epoch(self, trainer: "Trainer") -> None:
+        if self.allocator.epoch < trainer.current_epoch:
+            self.allocator.epoch_end()
+
+    def on_before_optimizer_step(
+        self, trainer: "Trainer", pl_module: "LightningModule", optimizer: Optimizer
+    ) -> None:
+        held = (parameter for group in optimizer.param_groups for parameter in group["params"])
+        if any(id(parameter) in self._parameters for parameter in held):
+            self.allocator.step(_scaler_still_to_undo(trainer, optimizer))
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.allocator.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.allocator.load_state_dict(state_dict)
+
+
+def _scaler_still_to_undo(trainer: "Trainer", optimizer: Optimizer) -> Any:
+    """A fused optimizer unscales within its step; for any other, Lightning has done it."""
+    is_fused = getattr(optimizer, "_step_supports_amp_scaling", False)
+    return getattr(trainer.precision_plugin, "scaler", None) if is_fused else None
