@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MODELS = ("timm:resnet18", "timm:mobilenetv2_100", "hwbmpq:vgg16")
 ROUNDS, QUICK_ROUNDS = 20, 5
-FEWEST_ROUNDS = 3
+FEWEST_ROUNDS, MOST_ROUNDS = 3, 10_000
 
 
 def add_networks(parser: argparse.ArgumentParser, *, required: bool) -> None:
@@ -63,6 +63,8 @@ def _rounds(text: str) -> int:
     number = positive(text)
     if number < FEWEST_ROUNDS:
         raise argparse.ArgumentTypeError(f"{text}: at least {FEWEST_ROUNDS} rounds are needed")
+    if number > MOST_ROUNDS:
+        raise argparse.ArgumentTypeError(f"{text}: at most {MOST_ROUNDS} rounds can be kept")
     return number
 
 

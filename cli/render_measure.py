@@ -1,6 +1,5 @@
 """Measurements drawn for a terminal."""
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,21 +7,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from hwbmpq.amounts import amount
 from hwbmpq.cli.render import plain_table
-from hwbmpq.cli.render_costs import amount
 
 if TYPE_CHECKING:
     from hwbmpq.hardware import HardwareProfile
     from hwbmpq.measure import Validation
 
-_MINUTE = 60
 
-
-def spoken_seconds(seconds: float) -> str:
-    """``about 40 s``, ``about 3 min``."""
-    if seconds < _MINUTE:
-        return f"about {max(5, math.ceil(seconds / 5) * 5)} s"
-    return f"about {math.ceil(seconds / _MINUTE)} min"
+def spoken_kernels(layers: int, others: int) -> str:
+    """What is timed, in the same words before and after."""
+    return f"{layers} kernels and {others} operations between layers"
 
 
 def print_kit(console: Console, path: Path, name: str) -> None:
@@ -36,8 +31,11 @@ def print_kit(console: Console, path: Path, name: str) -> None:
 
 def print_measured(console: Console, profile: "HardwareProfile", *, target: str, model: str) -> None:
     record = profile.tables["layers"].measurement
+    layers = record["layer_kernels"]
+    timed = spoken_kernels(layers, record["kernels"] - layers)
+    table = escape(profile.lookup_tables[0].file)
     console.print(
-        f"wrote [bold]{escape(profile.files[-1])}[/] with its table: {record['kernels']} kernels timed"
+        f"wrote [bold]{escape(profile.files[-1])}[/] with its table [bold]{table}[/]: {timed} timed"
     )
     for sentence in profile.caveats:
         console.print(f"[yellow]![/] {escape(sentence)}")

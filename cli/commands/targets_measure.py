@@ -22,7 +22,7 @@ from hwbmpq.cli.measure_options import (
 )
 from hwbmpq.cli.plan_options import positive, progress
 from hwbmpq.cli.render import OutputConsole
-from hwbmpq.cli.render_measure import print_kit, print_measured, print_validation, spoken_seconds
+from hwbmpq.cli.render_measure import print_kit, print_measured, print_validation, spoken_kernels
 from hwbmpq.cli.target_options import TARGET_HELP, add_action
 from hwbmpq.errors import HwbmpqError, RunStoppedError
 
@@ -138,6 +138,7 @@ def run_measure(args: argparse.Namespace) -> None:
         hwbmpq.measure.check_kit(args.kit, overwrite=args.overwrite)
     else:
         hwbmpq.measure.check_new(args.name, args.output, overwrite=args.overwrite)
+        hwbmpq.measure.check_settings(rounds=_rounds(args), threads=args.threads)
     widths = hwbmpq.measure.parse_widths(args.widths) if args.widths else hwbmpq.measure.DEFAULT_WIDTHS
     networks = described(args)
     wide_sums = None if args.kit is not None else hwbmpq.measure.wide_sums_here()
@@ -153,20 +154,27 @@ def run_measure(args: argparse.Namespace) -> None:
     results = _measured_here(args, kernels, widths, models)
     if not results.is_complete:
         raise RunStoppedError(
-            f"stopped after {len(results.times)} of {len(results.manifest.kernels)} kernels; nothing was written",
+            "not all kernels have all their rounds; nothing was written",
             hint="--quick takes fewer rounds",
         )
     _write(hwbmpq.measure.Measurement.of(results), args)
 
 
+def _rounds(args: argparse.Namespace) -> int:
+    rounds: int = QUICK_ROUNDS if args.quick else args.rounds
+    return rounds
+
+
 def _measured_here(
     args: argparse.Namespace, kernels: Any, widths: "tuple[Precision, ...]", models: list[str]
 ) -> "Results":
-    rounds = QUICK_ROUNDS if args.quick else args.rounds
+    rounds = _rounds(args)
     console = Console(stderr=True, highlight=False)
 
     def say_estimate(seconds: float) -> None:
-        console.print(f"{len(kernels)} kernels, {rounds} rounds: {spoken_seconds(seconds)}; Ctrl-C stops")
+        timed = spoken_kernels(len(kernels), hwbmpq.measure.count_between_layers())
+        duration = hwbmpq.measure.spoken_seconds(seconds)
+        console.print(f"{timed}, {rounds} rounds: {duration}; Ctrl-C stops")
 
     with progress("measuring", 0) as advance:
         return hwbmpq.measure.measure_here(
@@ -185,7 +193,8 @@ def run_import(args: argparse.Namespace) -> None:
     results = hwbmpq.measure.read_results(args.results)
     if not results.is_complete and not args.partial:
         raise HwbmpqError(
-            f"{args.results}: the run was interrupted after {len(results.times)} of {len(results.manifest.kernels)} kernels",
+            f"{args.results}: the run was interrupted: {len(results.times)} of {len(results.manifest.kernels)} kernels "
+            f"were timed, the last in {len(results.rounds[-1]) if results.rounds else 0} of {results.settings.rounds} rounds",
             hint="run the kit again to its end, or --partial to use what there is",
         )
     _write(hwbmpq.measure.Measurement.of(results), args)

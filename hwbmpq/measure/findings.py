@@ -9,6 +9,11 @@ from hwbmpq.measure.tables import MeasuredLayer, Measurement
 
 _ALIKE = 0.05
 """Shares of float's time that differ by less are called equal."""
+_TINY_US = 20.0
+"""Layers that take less in float mostly measure the call of a kernel."""
+_ONLY_TINY = " (only layers of a few microseconds were measured)"
+_DOUBTFUL = 0.5
+"""Where unmeasured layers are missed by more than this share, predictions are guesses."""
 _KINDS = {"conv2d": "convolutions", "dwconv2d": "depthwise convolutions", "linear": "linear layers"}
 
 
@@ -19,6 +24,7 @@ def findings(measurement: Measurement) -> tuple[str, ...]:
         *_about_narrow_weights(measurement),
         *_about_sixteen_bits(measurement),
         *_about_weight_only(measurement),
+        *_about_missing(measurement),
         _about_conditions(measurement),
     ]
     return tuple(found)
@@ -43,10 +49,21 @@ def _key(layer: MeasuredLayer) -> str:
 
 
 def _share(measurement: Measurement, form: Form, op: str) -> float | None:
-    """All layers together: the share of float's time that they take."""
+    """All layers together: the share of float's time that they take; tiny ones count only if there are no others."""
     found = ratios(measurement, form, op)
+    found = [item for item in found if not _is_tiny(*item)] or found
     float_us = sum(layer.timing.us / ratio for ratio, layer in found)
     return sum(layer.timing.us for _, layer in found) / float_us if found else None
+
+
+def _is_tiny(ratio: float, layer: MeasuredLayer) -> bool:
+    return layer.timing.us / ratio < _TINY_US
+
+
+def _remark(measurement: Measurement, form: Form, op: str) -> str:
+    """What has to be said about a share."""
+    found = ratios(measurement, form, op)
+    return _ONLY_TINY if found and all(_is_tiny(*item) for item in found) else ""
 
 
 def _about_integers(measurement: Measurement, op: str) -> str:
@@ -58,10 +75,15 @@ def _about_integers(measurement: Measurement, op: str) -> str:
         return ""
     if narrow is None or wide is None or abs(narrow - wide) < _ALIKE:
         share = wide if wide is not None else narrow
-        return f"8-bit {kind} take {share:.2f} of float's time here, without quantizing and dequantizing around them."
+        remark = _remark(measurement, INT8, op) or _remark(measurement, UINT8, op)
+        return (
+            f"8-bit {kind} take {share:.2f} of float's time here, without quantizing and dequantizing around "
+            f"them{remark}."
+        )
     return (
         f"{kind[0].upper()}{kind[1:]} with weights of 7 bits or fewer take {narrow:.2f} of float's time here; with 8-bit weights "
-        f"beside 8-bit activations {wide:.2f}, since signed bytes could overflow there and another kernel runs."
+        f"beside 8-bit activations {wide:.2f}, since signed bytes could overflow there and another kernel runs"
+        f"{_remark(measurement, UINT8, op)}."
     )
 
 
@@ -86,10 +108,15 @@ def _about_narrow_weights(measurement: Measurement) -> list[str]:
 
 def _about_sixteen_bits(measurement: Measurement) -> list[str]:
     shares = {op: _share(measurement, QDQ16, op) for op in measurement.ops}
-    spoken = [f"{share:.2f} ({_KINDS.get(op, op)})" for op, share in shares.items() if share is not None]
+    known = {op: share for op, share in shares.items() if share is not None}
+    telling = {op: share for op, share in known.items() if not _remark(measurement, QDQ16, op)}
+    spoken = [f"{share:.2f} ({_KINDS.get(op, op)})" for op, share in (telling or known).items()]
     if not spoken:
         return []
-    return [f"16-bit layers are computed in float, with conversions: {', '.join(spoken)} of float's time."]
+    remark = "" if telling else _ONLY_TINY
+    return [
+        f"16-bit layers are computed in float, with conversions: {', '.join(spoken)} of float's time{remark}."
+    ]
 
 
 def _about_weight_only(measurement: Measurement) -> list[str]:
@@ -100,7 +127,8 @@ def _about_weight_only(measurement: Measurement) -> list[str]:
         if found:
             ratio, layer = max(found, key=lambda item: item[1].entry.macs)
             geometry = layer.entry.geometry or {}
-            size = f"{geometry['in_channels']}→{geometry['out_channels']}"
+            remark = _ONLY_TINY if _is_tiny(ratio, layer) else ""
+            size = f"{geometry['in_channels']}→{geometry['out_channels']}{remark}"
             spoken.append((bits, ratio, size))
     if not spoken:
         return []
@@ -111,6 +139,27 @@ def _about_weight_only(measurement: Measurement) -> list[str]:
         f"Narrow weights beside float activations (MatMulNBits) in the largest linear layer, {spoken[0][2]}: {shares} of "
         f"float's time; {verdict}."
     ]
+
+
+def _about_missing(measurement: Measurement) -> list[str]:
+    """What an interruption left out, and whether the rest is enough to estimate it."""
+    if measurement.results.is_complete:
+        return []
+    total = len(measurement.results.manifest.kernels)
+    rounds = f"{measurement.fewest_rounds} of {measurement.results.settings.rounds}"
+    said = [
+        f"The measurement was interrupted: {measurement.missing} of {total} kernels are missing, and some have only "
+        f"{rounds} rounds."
+        if measurement.fewest_rounds < measurement.results.settings.rounds
+        else f"The measurement was interrupted: {measurement.missing} of {total} kernels are missing."
+    ]
+    misses = {form: error for form, error in measurement.estimate_errors.items() if error > _DOUBTFUL}
+    if misses:
+        spoken = ", ".join(f"{error:.0%} ({form})" for form, error in misses.items())
+        said.append(
+            f"Predictions are not to be trusted: a layer that was not measured is missed by {spoken} in the median."
+        )
+    return said
 
 
 def _about_conditions(measurement: Measurement) -> str:

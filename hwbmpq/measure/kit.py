@@ -12,9 +12,9 @@ from hwbmpq.values import Precision
 README = """\
 Times the layers of some networks on this device, for hwbmpq.
 
-1. Python 3.8 or newer, and:   python -m pip install onnxruntime numpy
+1. Python 3.9 or newer, and:   python -m pip install onnxruntime numpy
 2. Leave the device alone, then: python run.py
-   (--threads 4 for four cores, --rounds 40 for steadier numbers; Ctrl-C ends it early)
+   (--threads 4 for four cores, --rounds 40 for steadier numbers; Ctrl-C ends it early and keeps complete rounds)
 3. Bring results.json back:      hwbmpq targets import NAME results.json
 """
 

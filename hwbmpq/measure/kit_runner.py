@@ -17,6 +17,7 @@ import json
 import math
 import os
 import platform
+import re
 import sys
 import tempfile
 import time
@@ -39,10 +40,17 @@ REFERENCE_FILE = "reference.onnx"
 REFERENCE_RUNS = 5
 WARM_UPS = 2
 MOST_TRIES = 4
-MOST_OPEN = 48
+MOST_OPEN = 96
+"""So many that what is between layers and the first layers are one group: an interrupted run has some of both."""
 MOST_OPEN_BYTES = 256 << 20
 FLAGS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "amx_int8", "asimd", "asimddp", "i8mm", "sve")
 """What decides which kernels a processor has; the last four are Arm's (dotprod is asimddp)."""
+
+FEWEST_ROUNDS, MOST_ROUNDS = 3, 10_000
+PRINTABLE = r" -~\u00a0-\u1fff\u2010-\u2027\u2030-\ud7ff\uf900-\ufffd"
+"""Characters that a terminal and YAML take as they are."""
+MOST_TEXT = 300
+_MINUTE = 60
 
 Progress = Callable[[int, int], None]
 
@@ -84,10 +92,11 @@ class Kernel:
         first = len(self._walls)
         self._kept.append(first + undisturbed(self._run))
 
-    def close(self) -> dict[str, dict[str, Any]]:
-        """For each kind of node in the last copy: how many there are, and their microseconds in each round."""
+    def close(self, rounds: int) -> dict[str, dict[str, Any]]:
+        """For each kind of node in the last copy: how many there are, and their microseconds in the first rounds."""
+        kept = self._kept[:rounds]
         if self._is_wall:
-            return {"wall": {"nodes": 1, "us": [self._walls[index] for index in self._kept]}}
+            return {"wall": {"nodes": 1, "us": [self._walls[index] for index in kept]}}
         file = Path(self._session.end_profiling())
         try:
             runs = node_runs(json.loads(file.read_text(encoding="utf-8", errors="replace")))
@@ -97,7 +106,7 @@ class Kernel:
         for op in sorted({op for run in runs for op, _ in run}):
             times = [[us for other, us in run if other == op] for run in runs]
             nodes = max(1, len(times[0]) // self._copies)
-            found[op] = {"nodes": nodes, "us": [sum(times[index][-nodes:]) for index in self._kept]}
+            found[op] = {"nodes": nodes, "us": [sum(times[index][-nodes:]) for index in kept]}
         return found
 
 
@@ -195,28 +204,29 @@ def _measure_group(
     results: dict[str, Any],
     report: _Report,
 ) -> None:
-    """Some kernels in turns: as many as may be open at once."""
+    """Some kernels in turns: as many as may be open at once. If it is interrupted, its complete rounds are kept."""
     settings = results["settings"]
-    opened = []
-    for entry in group:
-        try:
-            opened.append(Kernel(entry, folder, settings["threads"], scratch))
-        except Exception as error:  # this runtime has no such kernel: the others may still run
-            results["failed"][str(entry["id"])] = " ".join(str(error).split())[:300]
-            report.advance(settings["rounds"])
-    if not opened:
-        return
-    marks = []
-    for _ in range(settings["rounds"]):
-        before = reference.microseconds()
-        for kernel in opened:
-            kernel.visit()
-            report.advance(1)
-        marks.append([before, reference.microseconds()])
-    number = len(results["rounds"])
-    results["rounds"].append(marks)
-    for kernel in opened:
-        results["times"][kernel.id] = {"group": number, "ops": kernel.close()}
+    opened: list[Kernel] = []
+    marks: list[list[float]] = []
+    try:
+        for entry in group:
+            try:
+                opened.append(Kernel(entry, folder, settings["threads"], scratch))
+            except Exception as error:  # this runtime has no such kernel: the others may still run
+                results["failed"][str(entry["id"])] = printable(str(error))
+                report.advance(settings["rounds"])
+        for _ in range(settings["rounds"] if opened else 0):
+            before = reference.microseconds()
+            for kernel in opened:
+                kernel.visit()
+                report.advance(1)
+            marks.append([before, reference.microseconds()])
+    finally:
+        if len(marks) >= FEWEST_ROUNDS:
+            number = len(results["rounds"])
+            results["rounds"].append(marks)
+            for kernel in opened:
+                results["times"][kernel.id] = {"group": number, "ops": kernel.close(len(marks))}
 
 
 def groups(kernels: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
@@ -256,6 +266,37 @@ def estimated_seconds(folder: Path, *, rounds: int, threads: int) -> float:
     return float(work + len(manifest["kernels"]) * (runs * 4e-4 + 0.06))
 
 
+def spoken_seconds(seconds: float) -> str:
+    """``about 40 s``, ``about 3 min``."""
+    if seconds < _MINUTE:
+        return f"about {max(5, math.ceil(seconds / 5) * 5)} s"
+    return f"about {math.ceil(seconds / _MINUTE)} min"
+
+
+def settings_problem(*, rounds: int, threads: int) -> str:
+    """Why nothing can be measured with these settings, or ``""``."""
+    if rounds < FEWEST_ROUNDS or threads < 1:
+        return f"give at least {FEWEST_ROUNDS} rounds and 1 thread"
+    if rounds > MOST_ROUNDS:
+        return f"{rounds} rounds: give at most {MOST_ROUNDS}"
+    cores = usable_cores()
+    if threads > cores:
+        return f"{threads} threads: this machine has {cores} core{'' if cores == 1 else 's'} to use"
+    return ""
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def printable(text: str) -> str:
+    """A text in one line, not too long, with ``?`` for what a terminal or YAML would not take."""
+    return re.sub(f"[^{PRINTABLE}]", "?", " ".join(text.split()))[:MOST_TEXT]
+
+
 @contextmanager
 def pinned(threads: int) -> Iterator[list[int]]:
     """Keep to as many cores as there are threads, where the system lets us; the highest, often the fastest."""
@@ -279,7 +320,7 @@ def machine_facts() -> dict[str, Any]:
     """What the times depend on."""
     facts = _cpu_facts(_read("/proc/cpuinfo"))
     board = _read("/proc/device-tree/model").strip("\0\n ")
-    return {
+    found: dict[str, Any] = {
         "cpu": facts.get("model name") or board or facts.get("Hardware") or platform.processor() or "unknown",
         "board": board,
         "flags": [flag for flag in FLAGS if flag in facts.get("flags", facts.get("Features", "")).split()],
@@ -292,6 +333,7 @@ def machine_facts() -> dict[str, Any]:
         "numpy": np.__version__,
         "date": time.strftime("%Y-%m-%d"),
     }
+    return {name: printable(fact) if isinstance(fact, str) else fact for name, fact in found.items()}
 
 
 def has_wide_sums(machine: str, flags: tuple[str, ...] | list[str]) -> bool:
@@ -334,22 +376,47 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1, help="cores to use (default: 1)")
     parser.add_argument("--output", default="results.json", help="where to write (default: results.json)")
     args = parser.parse_args()
-    if args.rounds < 3 or args.threads < 1:
-        parser.error("give at least 3 rounds and 1 thread")
+    problem = settings_problem(rounds=args.rounds, threads=args.threads)
+    if problem:
+        parser.error(problem)
     folder = Path(__file__).resolve().parent
-    seconds = estimated_seconds(folder, rounds=args.rounds, threads=args.threads)
-    sys.stderr.write(f"about {math.ceil(seconds / 60)} min; leave the machine alone meanwhile\n")
-    results = measure(folder, rounds=args.rounds, threads=args.threads, on_progress=_progress_line)
+    try:
+        seconds = estimated_seconds(folder, rounds=args.rounds, threads=args.threads)
+        sys.stderr.write(f"{spoken_seconds(seconds)}; leave the machine alone meanwhile\n")
+        line = _ProgressLine(is_terminal=sys.stderr.isatty())
+        results = measure(folder, rounds=args.rounds, threads=args.threads, on_progress=line.show)
+    except KeyboardInterrupt:
+        sys.stderr.write("\ninterrupted before anything was measured\n")
+        return 130
     Path(args.output).write_text(json.dumps(results), encoding="utf-8")
-    state = "all kernels" if results["is_complete"] else "interrupted: only a part"
+    state = "all kernels" if results["is_complete"] else interruption(results)
     sys.stderr.write(f"\nwrote {args.output} ({state}; {len(results['failed'])} could not run here)\n")
     return 0 if results["is_complete"] else 130
 
 
-def _progress_line(done: int, total: int) -> None:
-    if done == total or done % max(1, total // 200) == 0:
-        sys.stderr.write(f"\r{done} of {total} visits ({done / total:.0%}) ")
-        sys.stderr.flush()
+def interruption(results: dict[str, Any]) -> str:
+    """What there is of a measurement that was interrupted."""
+    part = f"{len(results['times'])} of {len(results['manifest']['kernels'])} kernels"
+    rounds = (
+        f"{len(results['rounds'][-1]) if results['rounds'] else 0} of {results['settings']['rounds']} rounds"
+    )
+    return f"interrupted: only a part, {part}, the last in {rounds}"
+
+
+class _ProgressLine:
+    """How far it is: one line that changes on a terminal, else a new line every 10 %."""
+
+    def __init__(self, *, is_terminal: bool) -> None:
+        self._steps = 200 if is_terminal else 10
+        self._pattern = "\r{} " if is_terminal else "{}\n"
+        self._shown = 0
+
+    def show(self, done: int, total: int) -> None:
+        step = done * self._steps // total
+        if step > self._shown:
+            self._shown = step
+            sys.stderr.write(self._pattern.format(f"{done} of {total} visits ({done / total:.0%})"))
+            sys.stderr.flush()
 
 
 if __name__ == "__main__":

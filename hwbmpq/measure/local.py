@@ -19,6 +19,13 @@ def wide_sums_here() -> bool:
     return kit_runner.has_wide_sums(facts["machine"], facts["flags"])
 
 
+def check_settings(*, rounds: int, threads: int) -> None:
+    """Before anything slow: whether this machine can be measured so."""
+    problem = kit_runner.settings_problem(rounds=rounds, threads=threads)
+    if problem:
+        raise HwbmpqError(problem)
+
+
 def measure_here(
     kernels: Sequence[LayerKernel],
     *,
@@ -31,6 +38,7 @@ def measure_here(
     on_visit: Progress | None = None,
 ) -> Results:
     """Time kernels in ONNX Runtime on this machine. ``on_estimate`` hears how many seconds it may take."""
+    check_settings(rounds=rounds, threads=threads)
     with tempfile.TemporaryDirectory(prefix="hwbmpq-measure-") as name:
         folder = Path(name)
         try:

@@ -12,7 +12,7 @@ from hwbmpq.errors import HwbmpqError
 from hwbmpq.hardware.formats import NumberFormat, WidthPair
 from hwbmpq.hardware.widths import op_of
 from hwbmpq.measure.forms import Form, form_of
-from hwbmpq.measure.kit_runner import MANIFEST_SCHEMA, REFERENCE_FILE
+from hwbmpq.measure.kit_runner import MANIFEST_SCHEMA, REFERENCE_FILE, printable
 from hwbmpq.measure.layer_graphs import layer_graph
 from hwbmpq.measure.operation_graphs import (
     CHAINS,
@@ -103,6 +103,9 @@ def write_kernels(
     on_kernel: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Write every file that a runner needs, the manifest last; the manifest."""
+    titles = [printable(title) for title in models]  # results with other characters would be refused
+    if not titles:
+        raise HwbmpqError("give the name of at least one network")
     entries = []
     total = len(kernels)
     for entry, content in _all_files(kernels):
@@ -113,7 +116,7 @@ def write_kernels(
     manifest = {
         "schema": MANIFEST_SCHEMA,
         "hwbmpq": hwbmpq.__version__,
-        "models": list(models),
+        "models": titles,
         "widths": [str(precision) for precision in widths],
         "reference_macs": REFERENCE_MACS,
         "kernels": entries,

@@ -35,6 +35,11 @@ class OperationGraph:
     content: bytes
 
 
+def count_between_layers() -> int:
+    """How many kernels are no layers: operations at each size, and chains with and without the profiler."""
+    return sum(len(sizes) for _, sizes in _OPERATIONS.values()) + 2 * len(CHAINS)
+
+
 def operation_graphs() -> Iterator[OperationGraph]:
     """Every operation that a table has times for; ``quantize`` has the way back in it."""
     for name, (build_on, sizes) in _OPERATIONS.items():

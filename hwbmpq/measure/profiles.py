@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -58,11 +59,14 @@ def write_profile(
     table = table_dict(measurement, title=_title(measurement))
     checked_table(table)
     content = table_text(table).encode()
-    profile = profile_text(measurement, name, sha256=hashlib.sha256(content).hexdigest())
+    sha256 = hashlib.sha256(content).hexdigest()
+    profile = profile_text(measurement, name, sha256=sha256)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / _table_file(name), content)
-        _replace(folder / f"{name}.yaml", profile.encode())
+        _replace(folder / _table_file(name, sha256), content)
+        _replace(folder / f"{name}.yaml", profile.encode())  # last: until now, the old one has its own table
+        if overwrite:
+            _remove_old_tables(folder, name, sha256)
     except OSError as error:
         raise HwbmpqError(f"cannot write into {folder}: {error.strerror or error}") from None
     return check_profile(folder / f"{name}.yaml")
@@ -73,13 +77,24 @@ def check_new(name: str, folder: Path | None = None, *, overwrite: bool) -> None
     folder = user_folders()[0] if folder is None else folder
     if not is_name(name):
         raise HwbmpqError(f"{name!r} is no name for a profile: use letters, digits, _, - and .")
-    for path in (folder / f"{name}.yaml", folder / _table_file(name)):
-        if path.exists() and not overwrite:
-            raise HwbmpqError(f"{path} exists", hint="give another name, or --overwrite to replace it")
+    path = folder / f"{name}.yaml"
+    if path.exists() and not overwrite:
+        raise HwbmpqError(f"{path} exists", hint="give another name, or --overwrite to replace it")
 
 
-def _table_file(name: str) -> str:
-    return f"{name}_layers.json"
+def _table_file(name: str, sha256: str) -> str:
+    """Another table has another name, so that a profile never finds one that is not its own."""
+    return f"{name}_layers-{sha256[:8]}.json"
+
+
+def _remove_old_tables(folder: Path, name: str, sha256: str) -> None:
+    """Tables of former profiles of that name, but for those that a copy of one still names."""
+    pattern = re.compile(rf"{re.escape(name)}_layers(-[0-9a-f]{{8}})?\.json")
+    texts = [path.read_text(encoding="utf-8", errors="replace") for path in folder.glob("*.y*ml")]
+    for path in list(folder.iterdir()):
+        is_old = pattern.fullmatch(path.name) and path.name != _table_file(name, sha256)
+        if is_old and not any(path.name in text for text in texts):
+            path.unlink(missing_ok=True)
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -100,7 +115,7 @@ def _title(measurement: Measurement) -> str:
     )
     return (
         f"hwbmpq targets measure: {len(measurement.layers)} kernels of {named}; {results.machine.runtime}, "
-        f"{results.settings.threads} thread(s), {results.settings.rounds} rounds, {results.machine.date}"
+        f"{results.settings.threads} thread(s), {measurement.rounds} rounds, {results.machine.date}"
     )
 
 
@@ -119,7 +134,7 @@ def profile_text(measurement: Measurement, name: str, *, sha256: str) -> str:
         weights=", ".join(dict.fromkeys(pair["w"] for pair in pairs)),
         activations=", ".join(dict.fromkeys(pair["a"] for pair in pairs)),
         pairs="\n".join(f"    - {_flow(pair)}" for pair in pairs),
-        file=json.dumps(_table_file(name)),
+        file=json.dumps(_table_file(name, sha256)),
         sha256=json.dumps(sha256),
         constraints="" if ends is None else f"constraints:\n  first_last: {_flow(_formats(ends))}\n",
     )

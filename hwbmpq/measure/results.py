@@ -1,29 +1,38 @@
 """What a runner brings back, checked before anything is believed. No path in it is ever used."""
 
 import json
+import re
+import zipfile
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.hardware.files import read_bytes
-from hwbmpq.hardware.lookup_table import Entry
+from hwbmpq.hardware.lookup_table import OVERHEAD_OPS, WIDTH_KEYS, Entry
+from hwbmpq.hardware.problems import ProfileError
 from hwbmpq.measure import kit_runner
 from hwbmpq.measure.forms import FORMS
-from hwbmpq.measure.kit_runner import MANIFEST_SCHEMA, RESULTS_SCHEMA, digest
-from hwbmpq.measure.manifest import MOST_KERNELS
+from hwbmpq.measure.kit_runner import (
+    MANIFEST_SCHEMA,
+    MOST_ROUNDS,
+    MOST_TEXT,
+    PRINTABLE,
+    RESULTS_SCHEMA,
+    digest,
+)
+from hwbmpq.measure.manifest import KEY, MOST_KERNELS
 from hwbmpq.measure.operation_graphs import CHAINS
 from hwbmpq.values import Precision
 
 MOST_BYTES = 16 << 20
-MOST_ROUNDS = 10_000
-FEWEST_ROUNDS = 3
+_GEOMETRY = (*(name for name in KEY if name not in WIDTH_KEYS), "macs")
+_MOST_SIDES = 3
 
 _Id = Annotated[str, Field(pattern=r"^(chain|operation|layer)[0-9]{1,6}(_wall)?$")]
-_PRINTABLE = r"^[ -~\u00a0-\u1fff\u2010-\u2027\u2030-\ud7ff\uf900-\ufffd]*$"
-"""What a terminal and YAML take as it is."""
-_Text = Annotated[str, Field(max_length=300, pattern=_PRINTABLE)]
+_Text = Annotated[str, Field(max_length=MOST_TEXT, pattern=f"^[{PRINTABLE}]*$")]
 _Microseconds = Annotated[float, Field(ge=0, lt=1e9, allow_inf_nan=False)]
 _Positive = Annotated[float, Field(gt=0, lt=1e9, allow_inf_nan=False)]
 _Count = Annotated[int, Field(ge=0, le=2**60)]
@@ -32,6 +41,45 @@ _Few = Annotated[int, Field(ge=1, le=10_000)]
 
 class ResultsError(HwbmpqError):
     """Results of a measurement that cannot be used."""
+
+
+def _checked_width(text: str) -> str:
+    if not re.fullmatch(r"W[0-9]{1,2}A[0-9]{1,2}", text):
+        raise ValueError(f"{text[:20]!r} is no pair of widths such as W8A8")
+    Precision.parse(text)  # raises if there is no such width
+    return text
+
+
+def _checked_date(text: str) -> str:
+    try:
+        is_date = date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        is_date = False
+    if not is_date:
+        raise ValueError(f"{text[:20]!r} is no date")
+    return text
+
+
+def _checked_geometry(geometry: dict[str, Any]) -> dict[str, Any]:
+    """Exactly the words that tell layers apart, each with a value of its kind."""
+    for name in _GEOMETRY:
+        if name not in geometry:
+            raise ValueError(f"the geometry lacks {name!r}")
+    for name, value in geometry.items():
+        if name not in _GEOMETRY:
+            raise ValueError(f"a geometry has no {name[:40]!r}")
+        is_sides = name in ("kernel_size", "stride", "dilation")
+        sizes = value if is_sides and isinstance(value, list) else [value]
+        is_fine = (
+            isinstance(value, str) and len(value) <= 20 and value.isascii() and value.isprintable()
+            if name == "op"
+            else isinstance(value, list) == is_sides
+            and 0 < len(sizes) <= _MOST_SIDES
+            and all(type(size) is int and size > 0 for size in sizes)
+        )
+        if not is_fine:
+            raise ValueError(f"{name} of a geometry cannot be {str(value)[:40]!r}")
+    return geometry
 
 
 class _Block(BaseModel):
@@ -47,8 +95,8 @@ class KernelEntry(_Block):
     is_wall: bool
     bytes: _Count
     form: Literal[tuple(FORMS)] | None = None  # type: ignore[valid-type]
-    geometry: dict[_Text, Any] | None = None
-    operation: _Text | None = None
+    geometry: Annotated[dict[str, Any], AfterValidator(_checked_geometry)] | None = None
+    operation: Literal[OVERHEAD_OPS] | None = None  # type: ignore[valid-type]
     elements: _Count | None = None
     chain: Literal[CHAINS] | None = None  # type: ignore[valid-type]
 
@@ -61,8 +109,8 @@ class KernelEntry(_Block):
 class Manifest(_Block):
     schema_id: Literal[MANIFEST_SCHEMA] = Field(alias="schema")  # type: ignore[valid-type]
     hwbmpq: _Text
-    models: tuple[_Text, ...] = Field(max_length=1000)
-    widths: tuple[_Text, ...] = Field(min_length=1, max_length=100)
+    models: tuple[_Text, ...] = Field(min_length=1, max_length=1000)
+    widths: tuple[Annotated[str, AfterValidator(_checked_width)], ...] = Field(min_length=1, max_length=100)
     reference_macs: _Count
     kernels: tuple[KernelEntry, ...] = Field(min_length=1, max_length=MOST_KERNELS + 1000)
 
@@ -82,7 +130,7 @@ class Machine(_Block):
     runtime: _Text
     python: _Text
     numpy: _Text
-    date: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+    date: Annotated[str, AfterValidator(_checked_date)]
     pinned_to: tuple[_Count, ...] = Field(max_length=10_000)
 
     @property
@@ -122,6 +170,8 @@ class Results(_Block):
     sha256: _Text
 
     def model_post_init(self, context: Any) -> None:
+        if self.settings.threads > self.machine.cores:
+            raise ValueError(f"{self.settings.threads} threads on a machine of {self.machine.cores} cores")
         known = [entry.id for entry in self.manifest.kernels]
         if len(set(known)) != len(known):
             raise ValueError("two kernels have one id")
@@ -138,13 +188,30 @@ class Results(_Block):
             if (entry.form is None) != (entry.geometry is None):
                 raise ValueError(f"{entry.id}: a form and a geometry belong together")
             if entry.geometry is not None:
-                entry.entry(Precision(weight_bits=8, activation_bits=8), 1.0)
-        self.manifest.precisions  # noqa: B018 - raises if one is none
+                _check_entry(entry)
+            if (entry.geometry is not None or entry.is_wall) and entry.id in self.times:
+                taken = [us for node in self.times[entry.id].ops.values() for us in node.us]
+                if taken and not any(taken):
+                    raise ValueError(f"{entry.id}: a time of 0 in every round is not plausible")
+
+
+def _check_entry(entry: KernelEntry) -> None:
+    try:
+        entry.entry(Precision(weight_bits=8, activation_bits=8), 1.0)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        what = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{entry.id}: {'.'.join(map(str, first['loc']))}: {what}") from None
 
 
 def read_results(path: str | Path) -> Results:
     """The results in a file; ``ResultsError`` says what is wrong with it."""
-    content = read_bytes(Path(path), MOST_BYTES)
+    try:
+        content = read_bytes(Path(path), MOST_BYTES)
+    except ProfileError as error:
+        raise ResultsError(f"{path}: {error.problems[0].message}") from None
+    if content.startswith(b"PK\x03\x04"):
+        raise _zip_error(Path(path))
     if len(content) > MOST_BYTES:
         raise ResultsError(f"{path} is larger than {MOST_BYTES >> 20} MiB: no results of a kit are")
     try:
@@ -155,6 +222,20 @@ def read_results(path: str | Path) -> Results:
             hint="was it copied whole? Copy it again from the device",
         ) from None
     return parse_results(data, str(path))
+
+
+def _zip_error(path: Path) -> ResultsError:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            is_kit = any(name.endswith("/manifest.json") for name in archive.namelist())
+    except (OSError, ValueError, zipfile.BadZipFile):
+        is_kit = False
+    if is_kit:
+        return ResultsError(
+            f"{path}: this is the kit itself: run it on the device and give its results.json",
+            hint="unzip it there, then `python run.py`",
+        )
+    return ResultsError(f"{path} is a zip file", hint="unpack it and give the results.json")
 
 
 def parse_results(data: Any, name: str) -> Results:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hwbmpq.measure.forms import FORMS, INTEGER_FORMS
+from hwbmpq.measure.kit_runner import FEWEST_ROUNDS
 from hwbmpq.measure.operation_graphs import CHAINS, WARM_UPS
-from hwbmpq.measure.results import FEWEST_ROUNDS, KernelEntry, Results, ResultsError
+from hwbmpq.measure.results import KernelEntry, Results, ResultsError
 
 DISTURBED = 1.25
 """A round is disturbed if the reference differs by this factor before and after it, or from its median."""

@@ -4,7 +4,10 @@ import json
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
+
+from pydantic import ValidationError
 
 from hwbmpq.costs.interpolate import leave_one_out
 from hwbmpq.hardware.lookup_table import LookupTable
@@ -16,6 +19,8 @@ from hwbmpq.values import Precision
 
 INTEGER_BITS = 8
 _DIGITS = 4
+MOST_TRIED = 200
+"""Entries by which estimates are tried: the time grows with their square."""
 _FLAG_NAMES = {
     "avx2": "AVX2",
     "avx512f": "AVX-512",
@@ -75,6 +80,48 @@ class Measurement:
     @property
     def ops(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(layer.op for layer in self.layers))
+
+    @property
+    def rounds(self) -> int:
+        """As many as were measured, if it was interrupted."""
+        return max(map(len, self.results.rounds))
+
+    @property
+    def fewest_rounds(self) -> int:
+        """Of any group of kernels."""
+        return min(map(len, self.results.rounds))
+
+    @property
+    def missing(self) -> int:
+        """Kernels that an interruption left out."""
+        results = self.results
+        return len(results.manifest.kernels) - len(results.times) - len(results.failed)
+
+    @cached_property
+    def estimate_errors(self) -> dict[str, float]:
+        """By form: the median share by which a layer is missed if it is estimated from all others."""
+        widths = {form.name: _some_width(form.name, self) for form in FORMS.values()}
+        errors = {}
+        for name, precision in widths.items():
+            layers = [layer for layer in self.layers if layer.entry.form == name]
+            if precision is None or not layers:
+                continue
+            tried = [layers[index] for index in evenly_spaced(len(layers), MOST_TRIED)]
+            misses = leave_one_out([layer.entry.entry(precision, layer.timing.us) for layer in tried])
+            if misses:
+                errors[name] = _rounded(statistics.median(misses))
+        return errors
+
+
+def evenly_spaced(count: int, most: int) -> list[int]:
+    """At most so many of the indices below a count, the first and the last among them.
+
+    >>> evenly_spaced(7, 3)
+    [0, 3, 6]
+    """
+    if count <= most:
+        return list(range(count))
+    return [index * (count - 1) // (most - 1) for index in range(most)]
 
 
 def _first_failure(results: Results) -> str:
@@ -162,32 +209,22 @@ def _record(measurement: Measurement) -> dict[str, Any]:
         "date": results.machine.date,
         "machine": results.machine.model_dump(),
         "threads": results.settings.threads,
-        "rounds": results.settings.rounds,
+        "rounds": measurement.rounds,
         "models": list(results.manifest.models),
         "widths": list(results.manifest.widths),
         "kernels": len(results.times),
+        "layer_kernels": sum(
+            entry.form is not None and entry.id in results.times for entry in results.manifest.kernels
+        ),
+        "missing_kernels": measurement.missing,
         "is_complete": results.is_complete,
         "failed": dict(list(results.failed.items())[:20]),
         "reference_us": _rounded(summary.reference_us),
         "disturbed_rounds": _rounded(summary.disturbed_share),
         "spread": {"median": _rounded(statistics.median(spreads)), "worst": _rounded(max(spreads))},
         "profiler_us_per_node": _rounded(summary.profiler_us),
-        "leave_one_out_error": estimate_errors(measurement),
+        "leave_one_out_error": measurement.estimate_errors,
     }
-
-
-def estimate_errors(measurement: Measurement) -> dict[str, float]:
-    """By form: the median share by which a layer is missed if it is estimated from all others."""
-    widths = {form.name: _some_width(form.name, measurement) for form in FORMS.values()}
-    errors = {}
-    for name, precision in widths.items():
-        layers = [layer for layer in measurement.layers if layer.entry.form == name]
-        if precision is None or not layers:
-            continue
-        misses = leave_one_out([layer.entry.entry(precision, layer.timing.us) for layer in layers])
-        if misses:
-            errors[name] = _rounded(statistics.median(misses))
-    return errors
 
 
 def _some_width(form: str, measurement: Measurement) -> Precision | None:
@@ -202,7 +239,8 @@ def _notes(measurement: Measurement) -> list[str]:
     notes = ["layers timed inside small graphs, by the runtime's own profiler; the middle half of all rounds"]
     if not measurement.results.is_complete:
         done, total = len(measurement.results.times), len(measurement.results.manifest.kernels)
-        notes.append(f"interrupted: {done} of {total} kernels were measured")
+        rounds = f"{measurement.fewest_rounds} of {measurement.results.settings.rounds} rounds"
+        notes.append(f"interrupted: {done} of {total} kernels were measured, the last of them in {rounds}")
     if measurement.results.failed:
         notes.append(f"{len(measurement.results.failed)} kernels do not exist in this runtime")
     return notes
@@ -214,4 +252,9 @@ def _rounded(value: float) -> float:
 
 def checked_table(content: Mapping[str, Any]) -> LookupTable:
     """The table as hwbmpq reads it back."""
-    return LookupTable.model_validate(content)
+    try:
+        return LookupTable.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ResultsError(f"the results make no table: {place}: {first['msg'][:300]}") from None

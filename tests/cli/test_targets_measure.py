@@ -1,15 +1,16 @@
 """``hwbmpq targets measure``, ``import`` and ``validate``."""
 
 import json
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from hwbmpq.cli import measure_options
 from hwbmpq.cli.main import main
-from hwbmpq.cli.render_measure import spoken_seconds
-from hwbmpq.measure import kit_runner
+from hwbmpq.measure import kit_runner, spoken_seconds
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 Run = Callable[..., str]
@@ -36,7 +37,9 @@ def measured(run: Run) -> str:
 def test_a_measurement_becomes_a_profile_that_works_by_name(
     measured: str, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "wrote" in measured
+    (table,) = Path("mine").glob("acme_layers-*.json")
+    said = rf"acme.yaml with its table {table.name}: (9|12) kernels and 52 operations between layers timed"
+    assert re.search(said, measured)
     assert "fewer bits buy size, not time" in measured
     assert "hwbmpq targets validate acme --model" in measured
     assert "ok acme: 8 width pairs" not in run("check", "acme")  # no linear layer: no weight-only pairs
@@ -48,7 +51,7 @@ def test_a_measurement_becomes_a_profile_that_works_by_name(
 def test_the_estimate_is_said_before_it_starts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["targets", "measure", "acme", *MODEL, "--quick", "--widths", "W8A8 W32A32", "--json"]) == 0
     printed = capsys.readouterr()
-    assert "6 kernels, 5 rounds: about 5 s" in printed.err
+    assert "6 kernels and 52 operations between layers, 5 rounds: about 5 s" in printed.err
     content = json.loads(printed.out)
     assert content["measurement"]["widths"] == ["W8A8", "W32A32"]
     assert content["findings"]
@@ -68,7 +71,8 @@ def test_an_existing_profile_is_refused_before_anything_slow(
         (("measure", "acme", "--widths", "W8A32", *MODEL), "no layer of these networks can run at W8A32"),
         (("measure", "acme", "--widths", "8", *MODEL), "no pair of widths"),
         (("measure", "acme", "--kit", "kit.tgz", *MODEL), "a kit is a zip file"),
-        (("import", "acme", "nowhere.json"), "no such file"),
+        (("measure", "acme", "--threads", "9999", *MODEL), "9999 threads: this machine has "),
+        (("import", "acme", "nowhere.json"), "error: nowhere.json: no such file"),
         (("import", "acme", "net.py"), "is not JSON"),
         (("validate", "mpic", *MODEL), "was not written by"),
         (("validate", "nothing", *MODEL), "no hardware profile named"),
@@ -78,11 +82,16 @@ def test_mistakes_are_explained(arguments: tuple[str, ...], message: str, run: R
     assert message in run(*arguments, code=2)
 
 
-@pytest.mark.parametrize("rounds", ["0", "2", "many"])
-def test_too_few_rounds_are_refused(rounds: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("rounds", ["0", "2", "many", "10001"])
+def test_too_few_or_too_many_rounds_are_refused(rounds: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["targets", "measure", "acme", "--rounds", rounds])
     assert "--rounds" in capsys.readouterr().err
+
+
+def test_the_bounds_of_rounds_are_those_of_results() -> None:
+    assert measure_options.FEWEST_ROUNDS == kit_runner.FEWEST_ROUNDS
+    assert measure_options.MOST_ROUNDS == kit_runner.MOST_ROUNDS
 
 
 def test_an_interruption_writes_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +105,8 @@ def test_an_interruption_writes_nothing(run: Run, monkeypatch: pytest.MonkeyPatc
         return real(folder, **{**options, "on_progress": stop})  # type: ignore[arg-type]
 
     monkeypatch.setattr(kit_runner, "measure", interrupted)
-    assert "nothing was written" in run("measure", "acme", *MODEL, "--rounds", "3", code=130)
+    said = run("measure", "acme", *MODEL, "--rounds", "3", code=130)
+    assert "stopped: not all kernels have all their rounds; nothing was written" in said
     assert not Path("mine").exists()
 
 
@@ -114,7 +124,9 @@ def results(run: Run) -> Path:
 
 def test_a_kit_comes_back_as_a_profile(results: Path, run: Run) -> None:
     assert "wrote" in run("import", "acme", str(results), "--output", "profiles")
-    assert sorted(path.name for path in Path("profiles").iterdir()) == ["acme.yaml", "acme_layers.json"]
+    names = sorted(path.name for path in Path("profiles").iterdir())
+    assert names[0] == "acme.yaml"
+    assert [name[:12] for name in names[1:]] == ["acme_layers-"]
     assert "ok profiles/acme.yaml" in run("check", "profiles/acme.yaml")
     assert "--overwrite" in run("import", "acme", str(results), "--output", "profiles", code=2)
     run("import", "acme", str(results), "--output", "profiles", "--overwrite")
@@ -135,7 +147,13 @@ def test_results_of_an_interrupted_run_need_a_word(results: Path, run: Run) -> N
     content["sha256"] = kit_runner.digest(content)
     results.write_text(json.dumps(content))
     assert "--partial" in run("import", "acme", str(results), code=2)
-    assert "wrote" in run("import", "acme", str(results), "--partial")
+    said = run("import", "acme", str(results), "--partial")
+    assert "wrote" in said
+    assert f"1 of {len(content['manifest']['kernels'])} kernels are missing" in said
+
+
+def test_the_kit_itself_is_no_results(results: Path, run: Run) -> None:
+    assert "this is the kit itself" in run("import", "acme", "kit.zip", code=2)
 
 
 def test_predictions_are_compared_with_whole_networks(measured: str, run: Run) -> None:

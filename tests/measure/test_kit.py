@@ -1,6 +1,7 @@
 """Kits for other devices."""
 
 import json
+import signal
 import subprocess
 import sys
 import venv
@@ -59,6 +60,8 @@ def test_a_kit_runs_where_only_numpy_and_onnxruntime_are(kit: Path, tmp_path: Pa
     )
     assert done.returncode == 0, done.stderr
     assert "(100%)" in done.stderr
+    assert done.stderr.count("visits") == 10
+    assert "about 5 s; leave the machine alone" in done.stderr
     assert "wrote results.json (all kernels; 0 could not run here)" in done.stderr
     assert read_results(folder / "results.json").is_complete
 
@@ -83,13 +86,52 @@ def test_a_kit_runs_in_a_new_environment(kit: Path, tmp_path: Path) -> None:
     assert read_results(folder / "results.json").is_complete
 
 
-def test_too_few_rounds_are_refused_there(kit: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--rounds", "1"), "at least 3 rounds"),
+        (("--rounds", "10001"), "give at most 10000"),
+        (("--threads", "9999"), "9999 threads: this machine has "),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_there(
+    kit: Path, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
     folder = unpacked(kit, tmp_path)
-    done = subprocess.run(
-        [sys.executable, "run.py", "--rounds", "1"], cwd=folder, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "run.py", *options], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "at least 3 rounds" in done.stderr
+    assert message in done.stderr
+
+
+def test_ctrl_c_leaves_results_of_complete_rounds(kit: Path, tmp_path: Path) -> None:
+    folder = unpacked(kit, tmp_path)
+    with subprocess.Popen(
+        [sys.executable, "run.py", "--rounds", "400"], cwd=folder, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stderr is not None
+        while "(10%)" not in running.stderr.readline():
+            assert running.poll() is None
+        running.send_signal(signal.SIGINT)
+        said = running.stderr.read()
+    assert running.returncode == 130
+    assert "interrupted: only a part, 74 of 74 kernels" in said
+    results = read_results(folder / "results.json")
+    assert not results.is_complete
+    assert 30 <= len(results.rounds[0]) < 400
+
+
+def test_the_kit_itself_is_no_results(kit: Path) -> None:
+    with pytest.raises(
+        HwbmpqError, match=r"this is the kit itself: run it on the device and give its results\.json"
+    ):
+        read_results(kit)
+
+
+def test_another_zip_file_is_to_be_unpacked(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "results.zip", "w") as archive:
+        archive.writestr("results.json", "{}")
+    with pytest.raises(HwbmpqError, match="is a zip file"):
+        read_results(tmp_path / "results.zip")
 
 
 @pytest.mark.parametrize(

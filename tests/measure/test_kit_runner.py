@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hwbmpq.measure import kit_runner
+from hwbmpq.measure import Measurement, kit_runner, write_profile
 from hwbmpq.measure.results import parse_results
 
 
@@ -65,15 +65,92 @@ def test_only_the_last_copy_counts(measured: dict[str, Any]) -> None:
     assert set(counted) == {1}
 
 
-def test_an_interruption_keeps_what_was_measured(folder: Path) -> None:
+def test_an_interruption_keeps_what_was_measured(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(done: int, total: int) -> None:
         if done > total * 0.9:
             raise KeyboardInterrupt
 
+    monkeypatch.setattr(kit_runner, "MOST_OPEN", 40)
     results = kit_runner.measure(folder, rounds=3, threads=1, on_progress=interrupt)
     assert not results["is_complete"]
     assert 0 < len(results["times"]) < len(results["manifest"]["kernels"])
     assert not parse_results(results, "here").is_complete
+
+
+def interrupted(folder: Path, share: float, rounds: int) -> dict[str, Any]:
+    def interrupt(done: int, total: int) -> None:
+        if done > total * share:
+            raise KeyboardInterrupt
+
+    return kit_runner.measure(folder, rounds=rounds, threads=1, on_progress=interrupt)
+
+
+def test_an_interruption_keeps_the_complete_rounds_of_the_group_that_ran(
+    folder: Path, tmp_path: Path
+) -> None:
+    """The 74 kernels are one group: of 12 rounds, 4 are complete after 34 %."""
+    results = interrupted(folder, 0.34, rounds=12)
+    assert not results["is_complete"]
+    assert [len(marks) for marks in results["rounds"]] == [4]
+    assert len(results["times"]) == len(results["manifest"]["kernels"])
+    lengths = {len(node["us"]) for kernel in results["times"].values() for node in kernel["ops"].values()}
+    assert lengths == {4}
+    profile = write_profile(Measurement.of(parse_results(results, "here")), "part", folder=tmp_path)
+    assert profile.tables["layers"].measurement["rounds"] == 4
+
+
+def test_an_interruption_keeps_finished_groups_and_the_one_that_ran(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kit_runner, "MOST_OPEN", 40)
+    results = interrupted(folder, 0.9, rounds=6)
+    assert [len(marks) for marks in results["rounds"]] == [6, 4]
+    assert {kernel["group"] for kernel in results["times"].values()} == {0, 1}
+    assert not parse_results(results, "here").is_complete
+
+
+def test_too_few_complete_rounds_of_a_group_are_left_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kit_runner, "MOST_OPEN", 40)
+    results = interrupted(folder, 0.7, rounds=6)
+    assert [len(marks) for marks in results["rounds"]] == [6]
+    assert len(results["times"]) == 40
+    assert not parse_results(results, "here").is_complete
+
+
+@pytest.mark.parametrize(
+    ("rounds", "threads", "message"),
+    [
+        (2, 1, "at least 3 rounds"),
+        (10_001, 1, "at most 10000"),
+        (3, 3, "this machine has 2 cores"),
+        (3, 0, "1 thread"),
+    ],
+)
+def test_settings_that_cannot_be_are_told(
+    rounds: int, threads: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kit_runner, "usable_cores", lambda: 2)
+    assert message in kit_runner.settings_problem(rounds=rounds, threads=threads)
+    assert kit_runner.settings_problem(rounds=10_000, threads=2) == ""
+
+
+def test_texts_are_made_printable() -> None:
+    assert kit_runner.printable("a\x1b[31m\n b\U0001f600\u2028c") == "a?[31m b? c"
+    assert len(kit_runner.printable("x" * 1000)) == 300
+
+
+@pytest.mark.parametrize(("is_terminal", "lines", "ends"), [(False, 10, "\n"), (True, 200, " ")])
+def test_progress_is_a_few_lines_where_nobody_watches(
+    is_terminal: bool, lines: int, ends: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = kit_runner._ProgressLine(is_terminal=is_terminal)
+    for done in range(1, 1000):
+        line.show(done, 999)
+    written = capsys.readouterr().err
+    assert written.count("visits") == lines
+    assert written.endswith(f"999 of 999 visits (100%){ends}")
 
 
 def test_a_kernel_that_the_runtime_lacks_is_named_and_the_others_run(folder: Path, tmp_path: Path) -> None:
@@ -116,6 +193,6 @@ def test_disturbed_runs_are_repeated_and_the_calmest_is_taken(monkeypatch: pytes
 
 def test_groups_are_bounded_in_number_and_bytes() -> None:
     small = [{"id": str(index), "bytes": 1} for index in range(100)]
-    assert [len(group) for group in kit_runner.groups(small)] == [48, 48, 4]
+    assert [len(group) for group in kit_runner.groups(small)] == [96, 4]
     large = [{"id": str(index), "bytes": kit_runner.MOST_OPEN_BYTES} for index in range(3)]
     assert [len(group) for group in kit_runner.groups(large)] == [1, 1, 1]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.measure import DEFAULT_WIDTHS, layer_kernels, manifest
+from hwbmpq.measure import DEFAULT_WIDTHS, count_between_layers, layer_kernels, manifest
 from hwbmpq.testing import conv_layer, linear_layer
 from hwbmpq.values import Precision
 
@@ -58,6 +58,27 @@ def test_nothing_to_measure_and_too_much_are_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(manifest, "MOST_KERNELS", 1)
     with pytest.raises(HwbmpqError, match="2 kernels to measure, at most 1"):
         layer_kernels([[layer]], [W4A8, W8A8])
+
+
+def test_titles_are_made_fit_for_results_before_anything_is_measured() -> None:
+    kernels = layer_kernels([[linear_layer(8, 4)]], [W8A8], wide_sums=True)
+    written = manifest.write_kernels(
+        lambda name, content: None, kernels, widths=[W8A8], models=["file:\x1b[1m\U0001f600.py", "x" * 500]
+    )
+    assert written["models"] == ["file:?[1m?.py", "x" * 300]
+
+
+def test_without_the_name_of_a_network_nothing_is_written() -> None:
+    kernels = layer_kernels([[conv_layer(8, 16, size=12)]], [W8A8], wide_sums=True)
+    written: list[str] = []
+    with pytest.raises(HwbmpqError, match="at least one network"):
+        manifest.write_kernels(lambda name, content: written.append(name), kernels, widths=[W8A8], models=[])
+    assert written == []
+
+
+def test_what_is_between_layers_is_counted(folder: Path) -> None:
+    content = json.loads((folder / "manifest.json").read_text())
+    assert sum("form" not in entry for entry in content["kernels"]) == count_between_layers() == 52
 
 
 def test_the_manifest_names_every_file(folder: Path) -> None:

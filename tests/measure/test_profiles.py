@@ -2,7 +2,8 @@
 
 import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 
 import hwbmpq
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.measure import Measurement, Results, findings, write_profile
+from hwbmpq.hardware.lookup_table import Entry
+from hwbmpq.measure import Measurement, Results, findings, profiles, tables, write_profile
 from hwbmpq.measure.results import parse_results
 from hwbmpq.measure.tables import device_name
 from hwbmpq.values import Precision
@@ -26,7 +28,9 @@ def measurement(parsed: Results) -> Measurement:
 
 def test_a_profile_is_written_with_its_table_and_loads(measurement: Measurement, tmp_path: Path) -> None:
     profile = write_profile(measurement, "acme", folder=tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"acme.yaml", "acme_layers.json"}
+    table = profile.lookup_tables[0]
+    assert table.file == f"acme_layers-{str(table.sha256)[:8]}.json"
+    assert {path.name for path in tmp_path.iterdir()} == {"acme.yaml", table.file}
     assert {str(pair.precision) for pair in profile.pairs} == set(measurement.results.manifest.widths)
     assert [pair.ops for pair in profile.pairs if str(pair.precision) == "W4A32"] == [("linear",)]
     assert profile.constraints.first_last is not None
@@ -61,11 +65,64 @@ def test_operations_between_layers_are_in_the_table(measurement: Measurement, tm
     assert by_name["dequantize"].per_element == pytest.approx(2e-3)
 
 
+def test_no_operation_takes_less_than_any_node_does(measurement: Measurement, tmp_path: Path) -> None:
+    """Dequantizing starts at 0 on the made-up device, and a node takes 1 us."""
+    overheads = write_profile(measurement, "acme", folder=tmp_path).tables["layers"].overheads
+    assert overheads is not None
+    assert {overhead.op: overhead.fixed for overhead in overheads.operations}["dequantize"] == 1.0
+
+
 def test_nothing_is_overwritten_unasked(measurement: Measurement, tmp_path: Path) -> None:
     write_profile(measurement, "acme", folder=tmp_path)
     with pytest.raises(HwbmpqError, match="exists"):
         write_profile(measurement, "acme", folder=tmp_path)
     write_profile(measurement, "acme", folder=tmp_path, overwrite=True)
+
+
+@pytest.fixture
+def other(made_up: dict[str, Any], sign: Sign) -> Measurement:
+    """Of another device."""
+    content = copy.deepcopy(made_up)
+    content["machine"]["cpu"] = "Other"
+    return Measurement.of(parse_results(sign(content), "made up"))
+
+
+def test_a_replaced_profile_takes_its_table_along(
+    measurement: Measurement, other: Measurement, tmp_path: Path
+) -> None:
+    write_profile(measurement, "acme", folder=tmp_path)
+    write_profile(measurement, "acme_2", folder=tmp_path)
+    profile = write_profile(other, "acme", folder=tmp_path, overwrite=True)
+    assert {path.name for path in tmp_path.glob("acme_layers*")} == {profile.lookup_tables[0].file}
+    assert hwbmpq.load_profile(str(tmp_path / "acme.yaml")).tables["layers"].device.startswith("Other")
+    assert hwbmpq.load_profile(str(tmp_path / "acme_2.yaml")).tables["layers"].device.startswith("Acme")
+
+
+def test_a_table_that_a_copy_of_the_profile_names_stays(
+    measurement: Measurement, other: Measurement, tmp_path: Path
+) -> None:
+    write_profile(measurement, "acme", folder=tmp_path)
+    text = (tmp_path / "acme.yaml").read_text().replace('name: "acme"', 'name: "mine"')
+    (tmp_path / "mine.yaml").write_text(text)
+    write_profile(other, "acme", folder=tmp_path, overwrite=True)
+    assert hwbmpq.load_profile(str(tmp_path / "mine.yaml")).tables["layers"].device.startswith("Acme")
+
+
+def test_a_crash_before_the_yaml_leaves_the_old_profile_whole(
+    measurement: Measurement, other: Measurement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_profile(measurement, "acme", folder=tmp_path)
+    real = profiles._replace
+
+    def failing(path: Path, content: bytes) -> None:
+        if path.suffix == ".yaml":
+            raise OSError("no space")
+        real(path, content)
+
+    monkeypatch.setattr(profiles, "_replace", failing)
+    with pytest.raises(HwbmpqError, match="no space"):
+        write_profile(other, "acme", folder=tmp_path, overwrite=True)
+    assert hwbmpq.load_profile(str(tmp_path / "acme.yaml")).tables["layers"].device.startswith("Acme")
 
 
 @pytest.mark.parametrize("name", ["../evil", "a/b", "", "..", "a b", "/abs"])
@@ -106,6 +163,41 @@ def test_the_findings_change_with_the_data(made_up: dict[str, Any], sign: Sign) 
     said = " ".join(findings(Measurement.of(parse_results(sign(content), "made up"))))
     assert "8-bit convolutions take 3.00 of float's time here" in said
     assert "they buy size, not time." in said
+
+
+def _with_float_us(content: dict[str, Any], shares: Callable[[int], float], us_per_mac: float) -> None:
+    """Integer layers take a share of float's time that depends on their MACs."""
+    for entry in content["manifest"]["kernels"]:
+        macs = entry.get("geometry", {}).get("macs", 0)
+        ops = content["times"][entry["id"]]["ops"]
+        if entry.get("form") == "float32":
+            ops["Conv"]["us"] = [macs * us_per_mac + 2] * 4
+        if entry.get("form") in ("int8", "uint8"):
+            ops["QLinearConv"]["us"] = [macs * us_per_mac * shares(macs) + 2] * 4
+
+
+def test_tiny_layers_are_left_out_of_the_shares(made_up: dict[str, Any], sign: Sign) -> None:
+    """The linear layers have 10240 and 1536 MACs: 102 us and 15 us, of which the latter takes five times as long."""
+    content = copy.deepcopy(made_up)
+    _with_float_us(content, lambda macs: 5.0 if macs < 2000 else 0.4, us_per_mac=1e-2)
+    said = " ".join(findings(Measurement.of(parse_results(sign(content), "made up"))))
+    assert "8-bit linear layers take 0.40 of float's time here" in said
+    assert "dequantizing around them." in said
+
+
+def test_where_there_are_only_tiny_layers_it_is_said(made_up: dict[str, Any], sign: Sign) -> None:
+    content = copy.deepcopy(made_up)
+    _with_float_us(content, lambda macs: 5.0, us_per_mac=1e-3)
+    sentences = findings(Measurement.of(parse_results(sign(content), "made up")))
+    remark = "(only layers of a few microseconds were measured)"
+    (linear,) = [sentence for sentence in sentences if "8-bit linear layers take 5.00" in sentence]
+    (convolutions,) = [sentence for sentence in sentences if "8-bit convolutions take 5.00" in sentence]
+    (weight_only,) = [sentence for sentence in sentences if "MatMulNBits" in sentence]
+    (wide,) = [sentence for sentence in sentences if sentence.startswith("16-bit")]
+    assert remark in linear
+    assert remark not in convolutions
+    assert f"64→32 {remark}" in weight_only
+    assert "linear layers" not in wide
 
 
 def test_where_sums_are_wide_eight_bit_weights_take_the_time_of_narrower_ones(
@@ -157,9 +249,40 @@ def test_an_interrupted_measurement_says_so(made_up: dict[str, Any], sign: Sign,
     content["is_complete"] = False
     profile = write_profile(Measurement.of(parse_results(sign(content), "made up")), "acme", folder=tmp_path)
     assert any(note.startswith("interrupted: ") for note in profile.tables["layers"].notes)
+    assert "The measurement was interrupted: 4 of 74 kernels are missing." in profile.caveats
+    assert profile.tables["layers"].measurement["missing_kernels"] == 4
     assert "W16A16" not in {str(pair.precision) for pair in profile.pairs}
     assert profile.constraints.first_last is not None
     assert profile.constraints.first_last.w.bits == 8
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_a_part_from_which_nothing_can_be_estimated_is_not_to_be_trusted(
+    made_up: dict[str, Any], sign: Sign, is_complete: bool
+) -> None:
+    content = copy.deepcopy(made_up)
+    content["is_complete"] = is_complete
+    for index, entry in enumerate(content["manifest"]["kernels"]):
+        if entry.get("form") == "float32":  # times that follow no law
+            content["times"][entry["id"]]["ops"]["Conv"]["us"] = [10.0 ** (index % 5) * 100] * 4
+    said = " ".join(findings(Measurement.of(parse_results(sign(content), "made up"))))
+    assert ("Predictions are not to be trusted: " in said) is not is_complete
+    assert ("(float32)" in said) is not is_complete
+
+
+def test_estimates_are_tried_on_a_sample(parsed: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+
+    def counted(entries: Sequence[Entry]) -> tuple[float, ...]:
+        tried.append(len(entries))
+        return (0.25,)
+
+    monkeypatch.setattr(tables, "leave_one_out", counted)
+    one = Measurement.of(parsed)
+    many = replace(one, layers=tuple(layer for layer in one.layers if layer.entry.form == "float32") * 375)
+    assert len(many.layers) == 1500
+    assert many.estimate_errors == {"float32": 0.25}
+    assert tried == [200]
 
 
 def test_without_layers_there_is_no_profile(made_up: dict[str, Any], sign: Sign) -> None:
@@ -188,7 +311,7 @@ def test_the_device_is_named_with_what_matters(parsed: Results, flags: list[str]
 
 
 def test_a_table_has_one_entry_a_line(measurement: Measurement, tmp_path: Path) -> None:
-    write_profile(measurement, "acme", folder=tmp_path)
-    text = (tmp_path / "acme_layers.json").read_text()
+    profile = write_profile(measurement, "acme", folder=tmp_path)
+    text = (tmp_path / profile.lookup_tables[0].file).read_text()
     entries = json.loads(text)["entries"]
     assert sum(line.strip().startswith('{"op"') for line in text.splitlines()) == len(entries)

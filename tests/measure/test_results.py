@@ -75,6 +75,18 @@ def _first_time(content: dict[str, Any]) -> dict[str, Any]:
     return node
 
 
+def _all_zero(content: dict[str, Any], ids: str) -> None:
+    for ident, kernel in content["times"].items():
+        if ident.startswith(ids):
+            for node in kernel["ops"].values():
+                node["us"] = [0.0] * len(node["us"])
+
+
+def _geometry(content: dict[str, Any]) -> dict[str, Any]:
+    geometry: dict[str, Any] = content["manifest"]["kernels"][-1]["geometry"]
+    return geometry
+
+
 FORGERIES: dict[str, Callable[[dict[str, Any]], object]] = {
     "a negative time": lambda c: _first_time(c)["us"].__setitem__(0, -1.0),
     "an endless time": lambda c: _first_time(c)["us"].__setitem__(0, 1e300),
@@ -103,6 +115,7 @@ FORGERIES: dict[str, Callable[[dict[str, Any]], object]] = {
     "control characters": lambda c: c["machine"].__setitem__("cpu", "\x1b[31mred"),
     "an endless name": lambda c: c["machine"].__setitem__("cpu", "x" * 1000),
     "a date that is none": lambda c: c["machine"].__setitem__("date", "today"),
+    "a day that is none": lambda c: c["machine"].__setitem__("date", "9999-99-99"),
     "something more": lambda c: c.__setitem__("more", 1),
     "no machine": lambda c: c.pop("machine"),
     "a list of times": lambda c: c.__setitem__("times", []),
@@ -121,6 +134,53 @@ def test_a_forgery_with_a_fitting_checksum_is_refused(
 
 def test_what_was_not_forged_is_not_refused(made_up: dict[str, Any], sign: Sign) -> None:
     assert parse_results(sign(copy.deepcopy(made_up)), "results.json").is_complete
+
+
+ABSURDITIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "all times 0": (lambda c: _all_zero(c, ""), "a time of 0 in every round is not plausible"),
+    "a layer in no time": (lambda c: _all_zero(c, "layer0003"), "layer0003: a time of 0 in every round"),
+    "a call in no time": (lambda c: _all_zero(c, "chain16_wall"), "chain16_wall: a time of 0 in every round"),
+    "more threads than cores": (
+        lambda c: (c["machine"].update(cores=2), c["settings"].update(threads=9999)),
+        "9999 threads on a machine of 2 cores",
+    ),
+    "no date": (lambda c: c["machine"].update(date="9999-99-99"), "'9999-99-99' is no date"),
+    "widths in words": (lambda c: c["manifest"].update(widths=["hello"]), "'hello' is no pair of widths"),
+    "no input channels": (lambda c: _geometry(c).pop("in_channels"), "the geometry lacks 'in_channels'"),
+    "a key for people": (lambda c: _geometry(c).update(note="\x1b[31m"), "a geometry has no 'note'"),
+    "a key that paints": (lambda c: _geometry(c).update({"\x1b[31m": 1}), r"a geometry has no '\\x1b\[31m'"),
+    "a word for a size": (lambda c: _geometry(c).update(groups="1"), "groups of a geometry cannot be '1'"),
+    "a part of a channel": (lambda c: _geometry(c).update(out_h=1.5), "out_h of a geometry cannot be '1.5'"),
+    "a size for sides": (lambda c: _geometry(c).update(stride=2), "stride of a geometry cannot be '2'"),
+    "an operation that paints": (lambda c: _geometry(c).update(op="\x1b[1m"), "op of a geometry cannot be"),
+    "no network": (lambda c: c["manifest"].update(models=[]), r"manifest\.models"),
+    "an unknown operation": (
+        lambda c: c["manifest"]["kernels"][5].update(operation="dance"),
+        r"manifest\.kernels\.5\.operation",
+    ),
+}
+
+
+@pytest.mark.parametrize(("forge", "message"), ABSURDITIES.values(), ids=ABSURDITIES)
+def test_what_cannot_have_been_measured_is_refused_in_one_clear_sentence(
+    made_up: dict[str, Any], sign: Sign, forge: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    content = copy.deepcopy(made_up)
+    forge(content)
+    with pytest.raises(ResultsError, match=message) as caught:
+        parse_results(sign(content), "results.json")
+    assert str(caught.value).isprintable()
+
+
+def test_single_rounds_below_a_microsecond_are_plausible(made_up: dict[str, Any], sign: Sign) -> None:
+    content = copy.deepcopy(made_up)
+    _first_time(content)["us"][0] = 0.0
+    assert parse_results(sign(content), "results.json").is_complete
+
+
+def test_a_file_that_is_not_there_has_no_lines(tmp_path: Path) -> None:
+    with pytest.raises(ResultsError, match=r"nothere\.json: no such file$"):
+        read_results(tmp_path / "nothere.json")
 
 
 @hypothesis.settings(max_examples=150)

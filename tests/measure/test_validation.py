@@ -14,7 +14,14 @@ import hwbmpq
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import LayerGraph
 from hwbmpq.hardware import HardwareProfile
-from hwbmpq.measure import Measurement, deployed_graph, measurement_record, validate, write_profile
+from hwbmpq.measure import (
+    Measurement,
+    deployed_graph,
+    kit_runner,
+    measurement_record,
+    validate,
+    write_profile,
+)
 from hwbmpq.measure.operation_graphs import reference_graph
 from hwbmpq.measure.results import parse_results
 from hwbmpq.measure.validation import Candidate, Comparison, Validation, candidate
@@ -65,6 +72,20 @@ def test_the_reference_itself_takes_what_it_took(profile: HardwareProfile) -> No
     assert found.comparisons[0].measured_ms == pytest.approx(0.5, rel=0.35)
     assert found.comparisons[0].clocked_ms > 0
     assert "this is" in found.remarks[0]  # the made-up device is another one
+
+
+def test_a_slower_clock_than_the_profiles_is_made_up_for(
+    profile: HardwareProfile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference takes 250 us here and took 500 us there: what takes 1 ms here would have taken 2 ms."""
+    monkeypatch.setattr(kit_runner.Reference, "microseconds", lambda self: 250.0)
+    monkeypatch.setattr(kit_runner, "wall_microseconds", lambda session, feed: 1000.0)
+    one = Candidate(
+        model="any", widths="W32A32", predicted_ms=2.0, layers=1, measured_layers=1, graph=reference_graph()
+    )
+    (found,) = validate([one], profile, rounds=3).comparisons
+    assert (found.measured_ms, found.clocked_ms) == pytest.approx((2.0, 1.0))
+    assert found.ratio == pytest.approx(1.0)
 
 
 def test_ratios_and_their_mean_error_are_what_they_say() -> None:
