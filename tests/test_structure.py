@@ -17,7 +17,7 @@ FOLDERS = {
     "hardware_profiles": "hwbmpq.hardware_profiles",
 }
 
-OPEN_TO_ALL = {"errors", "values"}
+OPEN_TO_ALL = {"amounts", "errors", "values", "whole_file"}
 METHOD = {"", "allocate", "costs", "graph", "hardware", "quant", "ranks", "sensitivity"}
 """What the modules at the top of hwbmpq put together."""
 MAY_IMPORT = {
@@ -35,14 +35,17 @@ MAY_IMPORT = {
         "loading",
         "measure",
         "models",
+        "page",
         "pipeline",
         "quant",
         "ranks",
+        "report",
         "sensitivity",
         "training",
     },
     "__main__": {"cli"},
     "allocate": {"allocate", "costs"},
+    "amounts": set(),
     "allocator": METHOD | {"decision_schedule", "decisions", "methods", "question"},
     # All but cli and pipeline for type checkers only.
     "cli": {
@@ -61,6 +64,8 @@ MAY_IMPORT = {
         "pipeline",
         "question",
         "report",
+        "run_files",
+        "whole_file",
         "training",
     },
     "costs": {"costs", "hardware"},
@@ -74,40 +79,49 @@ MAY_IMPORT = {
     "hardware": {"hardware"},
     "hardware_profiles": set(),
     "host_memory": set(),
+    "integrations": {"integrations", "allocator", "quant", "torchvision_import"},
     "loading": {"export", "models"},
     "measure": {"measure", "", "costs", "export", "graph", "hardware", "quant"},
     "methods": METHOD | {"question"},
     "models": {"models", "torchvision_import"},
+    "page": {"page", "report"},
     "pipeline": METHOD
     | {"allocator", "data", "decisions", "host_memory", "methods", "planning", "question", "report"}
-    | {"deployment", "export", "training", "without_training"},
+    | {"deployment", "export", "page", "reporting", "training", "without_training"},
     "planning": METHOD | {"data", "question", "report"},
     "quant": {"quant"},
     "question": {"costs", "graph", "hardware"},
     "ranks": set(),
-    "report": {"allocate", "costs"},
+    "report": {"report", "", "allocate", "costs", "run_files"},
+    "reporting": {"", "graph", "question", "report"},
+    "run_files": set(),
     "sensitivity": {"sensitivity", "quant"},
     "testing": {"quant", "graph"},
-    "training": {"training", "data", "quant", "ranks", "sensitivity"},
+    "training": {"training", "data", "quant", "ranks", "run_files", "sensitivity"},
     "torchvision_import": set(),
     "values": set(),
+    "whole_file": set(),
     "without_training": METHOD | {"allocator", "data", "training"},
 }
 HOME_OF = {
     "qonnx": {"export"},
     "highspy": {"allocate"},
     "PIL": {"data"},
-    "matplotlib": {"cli"},
+    "jinja2": {"page"},
+    "matplotlib": {"cli", "page"},
     "pydantic": {"hardware", "costs", "export", "measure", "training"},
+    "lightning": {"integrations"},
     "pyomo": {"allocate"},
     "rich": {"cli"},
     "safetensors": {"models"},
     "sklearn": {"data"},
     "swiglpk": {"allocate"},
     "timm": set(),
+    "transformers": {"integrations"},
     "yaml": {"hardware", "training"},
 }
 WITHOUT_TORCH = {
+    "amounts",
     "__init__",
     "__main__",
     "allocate",
@@ -118,7 +132,10 @@ WITHOUT_TORCH = {
     "errors",
     "hardware",
     "host_memory",
+    "page",
     "report",
+    "run_files",
+    "whole_file",
     "testing",
     "values",
 }

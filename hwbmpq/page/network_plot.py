@@ -79,8 +79,10 @@ def _line(start: tuple[float, float], end: tuple[float, float]) -> str:
     (x1, y1), (x2, y2) = start, end
     y1, y2 = y1 + _BOX[1] / 2, y2 - _BOX[1] / 2
     if x1 == x2 and y2 - y1 > _ROW:
-        side = x1 + _BOX[0] / 2 + 12
-        return f"M{x1:g} {y1:g} C{side + 30:g} {y1:g} {side:g} {y1 + _ROW:g} {side:g} {(y1 + y2) / 2:g} S{side + 30:g} {y2:g} {x2:g} {y2:g}"
+        far = (
+            x1 + (_BOX[0] / 2 + 20) * 4 / 3
+        )  # a cubic curve reaches three quarters of the way to its control points
+        return f"M{x1:g} {y1:g} C{far:g} {y1:g} {far:g} {y2:g} {x2:g} {y2:g}"
     return f"M{x1:g} {y1:g} L{x2:g} {y2:g}"
 
 

@@ -41,6 +41,8 @@ def widths_plot(report: RunReport) -> Plot | None:
             make_logarithmic(middle)
         shares = [100 * layer.parameters / total for layer in layers]
         bottom.bar(range(len(layers)), shares, color=DISTINCT[1], width=0.85)
+        for axes in (top, middle):
+            axes.grid(visible=False, axis="x")
         top.set_ylabel("weight bits")
         middle.set_ylabel("sensitivity")
         bottom.set_ylabel("weights (%)")

@@ -435,6 +435,28 @@ def test_added_roundings_have_the_range_of_the_calibration_images(calibrated: Ca
     assert np.abs(found / steps - (found / steps).round()).max() < 0.02
 
 
+@pytest.mark.parametrize("bias", [30.0, -30.0])
+def test_added_roundings_hold_zero(bias: float, calibrated: Calibrated) -> None:
+    """Although no value is near it: runtimes want a byte for it."""
+
+    def build() -> nn.Module:
+        network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanhshrink(), nn.Conv2d(4, 2, 3))
+        network[0].bias.data.fill_(bias)
+        return network
+
+    images = some_images(batch=16)
+    network = calibrated(build, images, per_channel=True)
+    graph = onnx_graph(network, images[:1], form="int8", calibration=[images.numpy()])
+    zeros = [
+        int(numpy_helper.to_array(tensor))
+        for tensor in onnx.load_from_string(graph.content).graph.initializer
+        if ".output_zero" in tensor.name
+    ]
+    assert zeros
+    assert all(zero in (0, 255) for zero in zeros[:1])
+    assert compare(network, OnnxNetwork(graph.content), [images]).median_difference < 0.1
+
+
 def test_a_bias_that_fits_no_sum_outweighs_the_weights_of_its_channel(calibrated: Calibrated) -> None:
     """The others keep theirs."""
     images = some_images()
