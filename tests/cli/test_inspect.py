@@ -13,8 +13,9 @@ from rich.console import Console
 import hwbmpq
 from hwbmpq.cli.commands import inspect
 from hwbmpq.cli.main import main
-from hwbmpq.cli.render import EXPLANATIONS, bar, compact, print_graph, shorten
+from hwbmpq.cli.render import bar, compact, print_graph, shorten
 from hwbmpq.models.zoo import NETWORKS
+from hwbmpq.values import UNCOVERED_REASONS
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -264,10 +265,10 @@ def test_every_reason_for_staying_in_float_is_explained() -> None:
 
     graph = hwbmpq.describe(Everything(), torch.randn(1, 5, 8))
     reasons = {entry.reason for entry in graph.uncovered}
-    assert reasons == set(EXPLANATIONS)
+    assert reasons == set(UNCOVERED_REASONS)
     file = io.StringIO()
     print_graph(Console(width=140, file=file), graph, title="all")
-    assert all(EXPLANATIONS[reason] in file.getvalue() for reason in reasons)
+    assert all(UNCOVERED_REASONS[reason] in file.getvalue() for reason in reasons)
 
 
 def test_figures_of_a_row_and_of_the_whole() -> None:
