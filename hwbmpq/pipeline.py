@@ -106,20 +106,32 @@ def compress(
         if on_trainer is not None:
             on_trainer(trainer)
         progress = trainer.run()
-    size = None
-    if run is not None and ranks.rank() == 0:
-        size = _save_packed(network, data, settings, run)
+    return _ended(network, allocator, progress, data, settings, run, seconds=time.monotonic() - start)
+
+
+def _ended(
+    network: nn.Module,
+    allocator: BitAllocator,
+    progress: Progress,
+    data: ImageData,
+    settings: RunSettings,
+    run: RunDirectory | None,
+    *,
+    seconds: float,
+) -> Compression:
+    """The result of a run; the first rank writes what others read of it."""
+    folder = run if ranks.rank() == 0 else None
     result = Compression(
         evaluation=_last_evaluation(progress, len(data.test)),
         progress=progress,
         decisions=tuple(allocator.history),
         plan=final_report(allocator),
-        seconds=time.monotonic() - start,
-        size=size,
+        seconds=seconds,
+        size=None if folder is None else _save_packed(network, data, settings, folder),
     )
-    if run is not None and ranks.rank() == 0:
-        run.save_allocation(summary(result, settings))
-        write_report(run)
+    if folder is not None:
+        folder.save_allocation(summary(result, settings))
+        write_report(folder)
     return result
 
 

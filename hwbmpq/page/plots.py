@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
@@ -11,9 +12,9 @@ from hwbmpq.amounts import amount
 from hwbmpq.page.colours import DISTINCT, of_width
 from hwbmpq.page.figures import WIDE, Plot, add_width_legend, label_layers, make_logarithmic, short
 from hwbmpq.page.svg import INK, Tips, draw
-from hwbmpq.report import RunReport
+from hwbmpq.report import LayerReport, Plan, RunReport
 
-_MOST_LAYERS = 30
+_MOST_LAYERS, _MOST_ROWS = 30, 60
 _ROW = 0.22
 
 
@@ -70,55 +71,63 @@ def moves_plot(report: RunReport) -> Plot | None:
     epochs, layers = report.epochs, report.facts.layers
     if len(epochs) < 2:
         return None
-    rows = {layer.name: row for row, layer in enumerate(layers)}
 
     def paint(figure: Figure) -> Tips:
         axes = figure.subplots()
-        tips = {}
-        for row, layer in enumerate(layers):
-            for start, end, bits in _stretches([epoch.weight_bits[row] for epoch in epochs]):
-                first, last = epochs[start].epoch, epochs[end - 1].epoch
-                (piece,) = axes.barh(
-                    row, last - first + 1, left=first - 0.5, height=0.9, color=of_width(bits)
-                )
-                piece.set_gid(f"stretch{row}-{start}")
-                tips[f"stretch{row}-{start}"] = f"{layer.name}: {bits} bits, epochs {first} to {last}"
-        for epoch in epochs:
-            if epoch.has_decision:
-                axes.axvline(epoch.epoch + 0.5, color=INK, linewidth=0.8, linestyle=":")
-        for number, move in enumerate(report.moves):
-            (mark,) = axes.plot(
-                move.epoch + 0.5,
-                rows[move.layer],
-                "o",
-                color="#ffffff",
-                markeredgecolor="#000000",
-                markersize=6,
-            )
-            mark.set_gid(f"move{number}")
-            tips[f"move{number}"] = (
-                f"after epoch {move.epoch}: {move.layer} {move.before} to {move.after}; {move.why}"
-            )
-        axes.set_ylim(len(layers) - 0.4, -0.6)
+        tips = _draw_stretches(axes, report) | _draw_moves(axes, report)
         axes.set_xlim(epochs[0].epoch - 0.5, epochs[-1].epoch + 0.5)
-        step = max(1, math.ceil(len(layers) / 60))
-        places = range(0, len(layers), step)
-        axes.set_yticks(list(places), [short(layers[place].name) for place in places], fontsize=8)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("epoch")
-        axes.set_ylabel("layer")
         axes.grid(visible=False)
+        _label_rows(axes, [layer.name for layer in layers])
         add_width_legend(axes, [bits for epoch in epochs for bits in epoch.weight_bits])
         return tips
 
     decisions = sum(epoch.has_decision for epoch in epochs)
-    height = min(16.0, 1.6 + _ROW * min(len(layers), 60))
+    height = min(16.0, 1.6 + _ROW * min(len(layers), _MOST_ROWS))
     return Plot(
         name="moves",
         title="How the widths moved during training",
         caption=f"{decisions} decisions (dotted lines) moved {len(report.moves)} layers (circles; point at one for the reason).",
         svg=draw("moves", (WIDE, height), paint),
     )
+
+
+def _label_rows(axes: Axes, names: Sequence[str]) -> None:
+    """Names on the left, from the top, as many as can be read."""
+    places = range(0, len(names), max(1, math.ceil(len(names) / _MOST_ROWS)))
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.set_yticks(list(places), [short(names[place]) for place in places], fontsize=8)
+    axes.set_ylabel("layer")
+
+
+def _draw_stretches(axes: Axes, report: RunReport) -> dict[str, str]:
+    """A bar for every stretch of epochs in which a layer kept its width."""
+    tips = {}
+    for row, layer in enumerate(report.facts.layers):
+        for start, end, bits in _stretches([epoch.weight_bits[row] for epoch in report.epochs]):
+            first, last = report.epochs[start].epoch, report.epochs[end - 1].epoch
+            (piece,) = axes.barh(row, last - first + 1, left=first - 0.5, height=0.9, color=of_width(bits))
+            piece.set_gid(f"stretch{row}-{start}")
+            tips[f"stretch{row}-{start}"] = f"{layer.name}: {bits} bits, epochs {first} to {last}"
+    return tips
+
+
+def _draw_moves(axes: Axes, report: RunReport) -> dict[str, str]:
+    """A line for every decision, and a circle for every layer that it moved."""
+    rows = {layer.name: row for row, layer in enumerate(report.facts.layers)}
+    tips = {}
+    for epoch in report.epochs:
+        if epoch.has_decision:
+            axes.axvline(epoch.epoch + 0.5, color=INK, linewidth=0.8, linestyle=":")
+    for number, move in enumerate(report.moves):
+        place = (move.epoch + 0.5, rows[move.layer])
+        (mark,) = axes.plot(*place, "o", color="#ffffff", markeredgecolor="#000000", markersize=6)
+        mark.set_gid(f"move{number}")
+        tips[f"move{number}"] = (
+            f"after epoch {move.epoch}: {move.layer} {move.before} to {move.after}; {move.why}"
+        )
+    return tips
 
 
 def _stretches(widths: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -137,52 +146,52 @@ def breakdown_plot(report: RunReport) -> Plot | None:
     if plan is None:
         return None
     costs = [name for name in plan.costs if name in plan.layers[0].costs]
-    totals = {name: sum(layer.costs[name] for layer in plan.layers) or 1 for name in costs}
-    dear = sorted(plan.layers, key=lambda layer: -max(layer.costs[name] / totals[name] for name in costs))[
-        :_MOST_LAYERS
-    ]
-    shown = [layer for layer in plan.layers if layer in dear]
-    if not costs or not shown:
+    if not costs:
         return None
+    shown = _dearest(plan, costs)
 
     def paint(figure: Figure) -> Tips:
         axes = figure.subplots()
-        tips = {}
-        height = 0.85 / len(costs)
-        for number, name in enumerate(costs):
-            for row, layer in enumerate(shown):
-                share = layer.costs[name] / totals[name]
-                (piece,) = axes.barh(
-                    row + number * height - 0.4,
-                    100 * share,
-                    height=height,
-                    align="edge",
-                    color=DISTINCT[number % 6],
-                )
-                piece.set_gid(f"cost{number}-{row}")
-                spoken = amount(layer.costs[name], plan.costs[name].unit)
-                tips[f"cost{number}-{row}"] = (
-                    f"{layer.name}, {name}: {spoken}, {share:.1%} of the layers' sum"
-                )
-        axes.set_ylim(len(shown) - 0.4, -0.6)
-        axes.set_yticks(range(len(shown)), [short(layer.name) for layer in shown], fontsize=8)
+        tips = _draw_costs(axes, plan, shown, costs)
         axes.set_xlabel("share of the layers' sum (%)")
-        axes.set_ylabel("layer")
         axes.grid(visible=False, axis="y")
+        _label_rows(axes, [layer.name for layer in shown])
         handles = [Patch(color=DISTINCT[number % 6], label=name) for number, name in enumerate(costs)]
-        axes.legend(
-            handles=handles, ncols=len(handles), loc="lower left", bbox_to_anchor=(0, 1.0), fontsize=9
-        )
+        place = {"loc": "lower left", "bbox_to_anchor": (0, 1.0)}
+        axes.legend(handles=handles, ncols=len(handles), fontsize=9, **place)
         return tips
 
-    part = (
-        f"the {len(shown)} dearest of {len(plan.layers)} layers"
-        if len(shown) < len(plan.layers)
-        else "all layers"
-    )
+    is_part = len(shown) < len(plan.layers)
+    part = f"the {len(shown)} dearest of {len(plan.layers)} layers" if is_part else "all layers"
     return Plot(
         name="breakdown",
         title="What each layer costs",
         caption=f"Shares of {', '.join(costs)}, {part}.",
         svg=draw("breakdown", (WIDE, 1.4 + max(3, len(shown)) * 0.3), paint),
     )
+
+
+def _sum_of(plan: Plan, cost: str) -> float:
+    return float(sum(layer.costs[cost] for layer in plan.layers)) or 1.0
+
+
+def _dearest(plan: Plan, costs: Sequence[str]) -> list[LayerReport]:
+    """The layers that take the most of any cost, in the network's order."""
+    totals = {name: _sum_of(plan, name) for name in costs}
+    order = sorted(plan.layers, key=lambda one: -max(one.costs[name] / totals[name] for name in costs))
+    names = {layer.name for layer in order[:_MOST_LAYERS]}
+    return [layer for layer in plan.layers if layer.name in names]
+
+
+def _draw_costs(axes: Axes, plan: Plan, shown: Sequence[LayerReport], costs: Sequence[str]) -> dict[str, str]:
+    height = 0.85 / len(costs)
+    tips = {}
+    for number, name in enumerate(costs):
+        total, colour = _sum_of(plan, name), DISTINCT[number % len(DISTINCT)]
+        for row, layer in enumerate(shown):
+            share, top = layer.costs[name] / total, row + number * height - 0.4
+            (piece,) = axes.barh(top, 100 * share, height=height, align="edge", color=colour)
+            piece.set_gid(f"cost{number}-{row}")
+            spoken = amount(layer.costs[name], plan.costs[name].unit)
+            tips[f"cost{number}-{row}"] = f"{layer.name}, {name}: {spoken}, {share:.1%} of the layers' sum"
+    return tips
