@@ -134,10 +134,27 @@ def test_the_plug_in_of_the_docs_is_the_one_that_the_tests_install() -> None:
     assert (ROOT / "tests" / "plugin" / "hwbmpq_wear.py").read_text() in page
 
 
-def test_internal_links_lead_somewhere() -> None:
-    for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+def without_blocks(page: Path) -> str:
+    return BLOCK.sub("", page.read_text())
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub calls the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", without_blocks(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_internal_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:\s]*)(?:#([^)]*))?\)", without_blocks(page))
+    links += [(source, "") for source in re.findall(r'<img src="([^":]+)"', page.read_text())]
+    for target, anchor in links:
+        place = page.parent / target if target else page
+        assert place.exists(), f"{page.name} links to {target}"
+        if anchor:
+            assert anchor in anchors(place), (
+                f"{page.name} links to {target}#{anchor}: {sorted(anchors(place))}"
+            )
 
 
 def test_no_page_names_a_place_of_ours() -> None:
