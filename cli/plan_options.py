@@ -198,3 +198,13 @@ def progress(text: str, total: int) -> Iterator[Any]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(text, total=total or None)
         yield lambda done, total=None: bar.update(task, completed=done, total=total)
+
+
+def check_page(path: Path | None) -> None:
+    """Before anything slow: whether --html names a page, and not a file of the run by mistake."""
+    if path is None:
+        return
+    if path.suffix not in (".html", ".htm"):
+        raise HwbmpqError(f"--html {path}: give a name that ends with .html")
+    if not path.absolute().parent.is_dir():
+        raise HwbmpqError(f"--html {path} cannot be written: there is no folder {path.parent}")

@@ -11,6 +11,7 @@ from rich.text import Text
 from hwbmpq.amounts import amount
 from hwbmpq.cli.render import counted, plain_table, shorten
 from hwbmpq.cli.render_plan import print_plan, strip
+from hwbmpq.cli.render_run import times
 from hwbmpq.values import Precision
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def _spoken(headline: "Headline", value: float) -> str:
 
 
 def _print_epochs(console: Console, report: "RunReport") -> None:
-    if len(report.epochs) < 2:
+    if not any(epoch.epoch for epoch in report.epochs):
         return
     table = plain_table("Training")
     for heading in ("epoch", "loss", "test accuracy"):
@@ -82,9 +83,7 @@ def _print_moves(console: Console, report: "RunReport", *, all_rows: bool) -> No
     if not decisions:
         return
     moved = Counter(move.epoch for move in report.moves)
-    console.print(
-        f"widths were decided {counted(decisions, 'time')}; they changed {counted(len(moved), 'time')}"
-    )
+    console.print(f"widths were decided {times(decisions)}; they changed {times(len(moved))}")
     shown = report.moves if all_rows else report.moves[-_MOST_MOVES:]
     room = max(_NARROWEST_NAME, console.width // 3)
     for move in shown:
@@ -98,6 +97,9 @@ def _print_moves(console: Console, report: "RunReport", *, all_rows: bool) -> No
 
 def _print_coverage(console: Console, report: "RunReport") -> None:
     facts = report.facts
+    if report.is_in_float:
+        console.print("nothing is quantized: the run is in float")
+        return
     covered = sum(layer.parameters for layer in facts.layers)
     share = covered / facts.parameters if facts.parameters else 1.0
     left = ", ".join(
@@ -110,6 +112,8 @@ def _print_coverage(console: Console, report: "RunReport") -> None:
 
 
 def _print_figures(console: Console, report: "RunReport") -> None:
+    if report.is_in_float:
+        return
     doubtful = [use for use in report.facts.figures if use.is_doubtful]
     console.print(
         f"the costs rest on {counted(len(report.facts.figures), 'figure')}, each with its source in the page"
@@ -142,11 +146,12 @@ def print_comparison(console: Console, reports: "Sequence[RunReport]") -> None:
         table.add_row(Text(report.name), *cells)
     console.print(table)
     for report in reports:
-        if report.plan is None:
-            continue
-        fixed = frozenset(layer.name for layer in report.plan.layers if layer.is_fixed)
-        line = Text(f"{report.name}: ")
-        line.append_text(strip({layer.name: layer.precision for layer in report.plan.layers}, fixed))
+        line = Text(f"{report.name}: {report.facts.title} on {report.facts.target}, {report.state}")
+        if report.plan is not None:
+            fixed = frozenset(layer.name for layer in report.plan.layers if layer.is_fixed)
+            line.append("; ").append_text(
+                strip({layer.name: layer.precision for layer in report.plan.layers}, fixed)
+            )
         console.print(line)
 
 

@@ -56,11 +56,11 @@ def _decision_lines(result: "Compression") -> list[str]:
     moving = sum(bool(decision.moves) for decision in result.decisions)
     last = result.decisions[-1].epoch
     return [
-        f"widths were decided {_times(len(result.decisions))}, last after epoch {last}; they changed {_times(moving)}"
+        f"widths were decided {times(len(result.decisions))}, last after epoch {last}; they changed {times(moving)}"
     ]
 
 
-def _times(count: int) -> str:
+def times(count: int) -> str:
     return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")
 
 

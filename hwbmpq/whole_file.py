@@ -11,7 +11,13 @@ from hwbmpq.errors import HwbmpqError
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which takes its place when all is on the disk; nothing is left if it does not come to that."""
+    """A file to write to, which takes its place when all is on the disk; nothing is left if it does not come to that.
+
+    Links are followed; what is there and no file (a device, a folder) is refused.
+    """
+    asked, path = path, Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        raise HwbmpqError(f"{asked} cannot be written: it is there, and no file")
     temporary = path.with_name(f"{path.name}.unfinished")
     try:
         with temporary.open("wb") as file:
@@ -20,7 +26,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        raise HwbmpqError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise HwbmpqError(f"{asked} cannot be written: {error.strerror or error}") from error
     finally:
         with suppress(OSError):  # it has been moved, or its folder is not one
             temporary.unlink()

@@ -14,6 +14,7 @@ from hwbmpq.cli.plan_options import (
     add_budget_option,
     add_sensitivity_options,
     check_output,
+    check_page,
     get_sensitivity,
     load_network,
     progress,
@@ -97,6 +98,7 @@ def _write_page(path: Path, question: "Question", plan: "Plan", *, title: str) -
 
 def run(args: argparse.Namespace) -> None:
     check_output(args)
+    check_page(args.html)
     profile = hwbmpq.load_profile(args.target)
     budgets = read_budgets(args.budget)
     for name, text in budgets.items():  # before anything slow

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hwbmpq
-from hwbmpq.cli.plan_options import progress
+from hwbmpq.cli.plan_options import check_page, progress
 from hwbmpq.cli.render import OutputConsole
 from hwbmpq.cli.render_report import print_comparison, print_report
 from hwbmpq.errors import HwbmpqError
@@ -39,7 +39,10 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("folders", nargs="+", metavar="RUN", help="folders that hwbmpq compress wrote")
     parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="write one self-contained page with plots instead"
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="write one self-contained page with plots; with --json, as well",
     )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument("--all", action="store_true", help="list every layer of a large network")
@@ -47,6 +50,7 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    check_page(args.html)
     reports = [_report(folder) for folder in args.folders]
     if args.html is not None:
         path = hwbmpq.page.write_page(reports, args.html)

@@ -88,11 +88,18 @@ def learning_plot(reports: Sequence[RunReport]) -> Plot | None:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.legend(fontsize=8)
 
-    last = trained[0].epochs[-1]
+    said = [
+        f"{f'{report.name}, after' if len(reports) > 1 else 'After'} epoch {last.epoch}: {last.test_accuracy:.2%} of the test "
+        f"images right, loss {last.test_loss:.3f}."
+        for report in trained
+        for last in report.epochs[-1:]
+    ]
+    untrained = [report.name for report in reports if report not in trained]
+    missing = f" No curve: {', '.join(untrained)}." if untrained else ""
     return Plot(
         name="learning",
         title="Learning curves",
-        caption=f"After epoch {last.epoch}: {last.test_accuracy:.2%} of the test images right, loss {last.test_loss:.3f}.",
+        caption=" ".join(said) + missing,
         svg=draw("learning", (WIDE, 3.8), paint),
     )
 
@@ -114,28 +121,35 @@ def frontier_plot(reports: Sequence[RunReport]) -> Plot | None:
         axes = figure.subplots()
         tips: dict[str, str] = {}
         for place, (report, trade_off) in enumerate(drawn):
-            name = f"{short(report.name)}: " if len(drawn) > 1 else ""
+            name = f"{short(report.name)}: " if len(reports) > 1 else ""
             tips |= _draw_trade_off(axes, trade_off, place, size, name, report.facts.limits.get(first.cost))
-        for marker, label in _MARKERS.values():
-            axes.plot([], [], marker, color=INK, label=label)
+        kinds = {control.name.split()[0] for _, trade_off in drawn for control in trade_off.controls}
+        for kind, (marker, label) in _MARKERS.items():
+            if kind in kinds:
+                axes.plot([], [], marker, color=INK, label=label)
         axes.set_xlabel(f"{first.cost} ({unit})")
         axes.set_ylabel("objective (% of its range)")
         axes.set_ylim(-5, 108)
         axes.legend(fontsize=8, loc="lower right")
         return tips
 
-    shares = [control.share for control in first.controls if control.name.startswith("random")]
-    random = (
-        f" Random widths within the same budget reach {min(shares):.0%} to {max(shares):.0%}."
-        if shares
-        else ""
-    )
+    captions = [_trade_off_caption(report, trade_off, len(reports) > 1) for report, trade_off in drawn]
     return Plot(
         name="frontier",
         title=f"What {first.cost} buys",
-        caption=f"The run's widths reach {first.chosen.share:.1%} of the objective's range at "
-        f"{amount(first.chosen.cost, first.unit)}.{random}",
+        caption=" ".join(captions) + (" Shares are of each network's own range." if len(drawn) > 1 else ""),
         svg=draw("frontier", (WIDE, 4.6), paint),
+    )
+
+
+def _trade_off_caption(report: RunReport, trade_off: TradeOff, is_one_of_many: bool) -> str:
+    who = f"The widths of {report.name}" if is_one_of_many else "The run's widths"
+    reach = f"{trade_off.chosen.share:.1%} of the objective's range at {amount(trade_off.chosen.cost, trade_off.unit)}"
+    shares = [control.share for control in trade_off.controls if control.name.startswith("random")]
+    if not shares:
+        return f"{who} reach {reach}."
+    return (
+        f"{who} reach {reach}; random widths within the same budget {min(shares):.0%} to {max(shares):.0%}."
     )
 
 

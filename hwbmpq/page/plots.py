@@ -69,7 +69,7 @@ def widths_plot(report: RunReport) -> Plot | None:
 def moves_plot(report: RunReport) -> Plot | None:
     """Epoch × layer, coloured by width; a mark where a decision moved a layer."""
     epochs, layers = report.epochs, report.facts.layers
-    if len(epochs) < 2:
+    if len(epochs) < 2 or report.is_in_float:
         return None
 
     def paint(figure: Figure) -> Tips:

@@ -8,7 +8,7 @@ from hwbmpq.costs.table import Number
 from hwbmpq.report.facts import RunFacts
 from hwbmpq.report.plan import Plan
 from hwbmpq.report.trade_off import TradeOff
-from hwbmpq.values import Precision
+from hwbmpq.values import FLOAT_BITS, Precision
 
 _PERCENT = "%"
 
@@ -75,6 +75,12 @@ class RunReport:
     state: str = "planned"
     """``planned``, ``finished``, or ``epoch 3 of 20``."""
 
+    @property
+    def is_in_float(self) -> bool:
+        """Whether it was trained without quantizing anything."""
+        widths = [epoch.weight_bits for epoch in self.epochs]
+        return self.plan is None and bool(widths) and all(set(bits) == {FLOAT_BITS} for bits in widths)
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "name": self.name,
@@ -108,7 +114,7 @@ def build_report(
         name=name,
         facts=facts,
         plan=plan,
-        headlines=tuple(_headlines(plan, history, result)),
+        headlines=tuple(_headlines(facts, plan, history, result)),
         epochs=tuple(_epoch(facts, record) for record in history),
         moves=tuple(_moves(history)),
         sensitivities={
@@ -130,8 +136,27 @@ def _state(facts: RunFacts, history: Sequence[Mapping[str, Any]], result: Mappin
     return f"epoch {history[-1]['epoch'] if history else 0} of {facts.settings.get('epochs', '?')}"
 
 
+def _costs_now(facts: RunFacts, last: Mapping[str, Any]) -> list[Headline]:
+    """What the widths of a run cost that has not ended; nothing for one in float, which no table has."""
+    decision = last.get("decision") or {}
+    bits = {name: Precision.parse(text) for name, text in (decision.get("after") or last["bits"]).items()}
+    if any(bits[name] not in options for name, options in facts.choices.items()):
+        return []
+    weights = FLOAT_BITS * sum(layer.parameters for layer in facts.layers)
+    return [
+        Headline(
+            name=name,
+            value=table.total(bits),
+            unit=table.unit,
+            budget=facts.limits.get(name),
+            reference=weights if name == "memory" else None,
+        )
+        for name, table in facts.tables.items()
+    ]
+
+
 def _headlines(
-    plan: Plan | None, history: Sequence[Mapping[str, Any]], result: Mapping[str, Any] | None
+    facts: RunFacts, plan: Plan | None, history: Sequence[Mapping[str, Any]], result: Mapping[str, Any] | None
 ) -> list[Headline]:
     found = []
     for name, cost in {} if plan is None else plan.costs.items():
@@ -140,10 +165,12 @@ def _headlines(
                 name=name, value=cost.total, unit=cost.unit, budget=cost.budget, reference=cost.float_total
             )
         )
+    if plan is None and history:
+        found += _costs_now(facts, history[-1])
     packed = None if result is None else result.get("packed_file")
     if packed and packed.get("actual_bytes"):
         found.append(Headline(name="file on disk", value=8 * packed["actual_bytes"], unit="bit"))
-    source = result or (history[-1] if history else None)
+    source = result if result is not None else history[-1] if history else None
     if source is not None:
         reference = None if result is None else result.get("float_accuracy")
         found.append(

@@ -69,8 +69,10 @@ def test_a_run_leaves_its_folder_and_evaluates_to_what_it_reported(run: Run) -> 
         "checkpoint.previous.pt",
         "checkpoint.pt",
         "config.yaml",
+        "facts.json",
         "history.jsonl",
         "model.safetensors",
+        "report.html",
     ]
     result = json.loads(Path("one/allocation.json").read_text())
     assert result["allocation"]["costs"]["memory"] <= result["allocation"]["budgets"]["memory"] == 24 * 8192
@@ -271,7 +273,10 @@ def test_without_training_the_artefacts_are_the_same(run: Run) -> None:
     assert code == 0, err
     assert "in float" in out
     names = {path.name for path in Path("one").iterdir()}
-    assert names == {"allocation.json", "checkpoint.pt", "config.yaml", "history.jsonl", "model.safetensors"}
+    assert names == {
+        *("allocation.json", "checkpoint.pt", "config.yaml", "facts.json", "history.jsonl"),
+        *("model.safetensors", "report.html"),
+    }
     result = json.loads(Path("one/allocation.json").read_text())
     assert result["allocation"]["costs"]["memory"] <= result["allocation"]["budgets"]["memory"]
     evaluated = json.loads(run("evaluate", "one", "--json")[1])

@@ -141,11 +141,20 @@ def test_to_dict_keeps_everything() -> None:
         "notes": ["note"],
         "capacity": {"level": "ram", "bits": 64},
         "figures": [
-            {"path": "p", "value": 1.5, "unit": "Hz", "kind": "measured", "sources": ["s"], "note": "n"}
+            {
+                "path": "p",
+                "value": 1.5,
+                "unit": "Hz",
+                "kind": "measured",
+                "sources": ["s"],
+                "note": "n",
+                "is_doubtful": False,
+            }
         ],
         "rows": [{"label": "step", "constant": 7, "costs": {"a": {"W2A4": 2}}}],
         "origins": {"a": {"W2A4": "somewhere"}},
     }
+    assert CostTable.from_dict(table.to_dict()) == table
 
 
 def test_a_graph_has_its_activations_costed_by_default() -> None:

@@ -100,6 +100,10 @@ def test_a_run_that_goes_on_is_shown_as_far_as_it_is(run: Path, tmp_path: Path) 
     assert report.state == "epoch 3 of 3"
     assert report.plan is None
     assert len(report.epochs) == 3
+    costs = {one.name: one for one in report.headlines}
+    whole = {one.name: one for one in report_on_run(run).headlines}
+    for name in ("memory", "latency", "energy"):
+        assert costs[name] == whole[name]
     (tmp_path / "history.jsonl").unlink()
     assert report_on_run(tmp_path).state == "epoch 0 of 3"
 
@@ -114,6 +118,7 @@ def test_a_run_that_goes_on_is_shown_as_far_as_it_is(run: Path, tmp_path: Path) 
         (lambda folder: (folder / "history.jsonl").write_text("x"), r"history\.jsonl cannot be read"),
         (lambda folder: (folder / "history.jsonl").write_text("{}"), "do not belong together"),
         (lambda folder: (folder / "allocation.json").write_text("{"), r"allocation\.json cannot be read"),
+        (lambda folder: (folder / "allocation.json").write_text("{}"), "do not belong together"),
     ],
 )
 def test_damage_is_named(damage: Callable[[Path], object], message: str, run: Path, tmp_path: Path) -> None:
@@ -162,6 +167,29 @@ def test_report_as_a_page(run: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "2 runs side by side" in (tmp_path / "two.html").read_text(encoding="utf-8")
     said = typed(capsys, run, "--html", tmp_path / "missing" / "one.html", code=2)
     assert "cannot be written" in said
+    facts = (run / "facts.json").read_bytes()
+    for name in (run / "facts.json", "-", "/dev/stdout"):
+        assert "ends with .html" in typed(capsys, run, "--html", name, code=2)
+    assert (run / "facts.json").read_bytes() == facts
+
+
+def test_a_run_in_float_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = (
+        "--model hwbmpq:resnet8 --target mpic --method fp32 --data fake --train-images 32 --test-images 16"
+    )
+    assert main(["compress", *words.split(), "--epochs", "2", "-q", "--run-dir", str(tmp_path / "run")]) == 0
+    capsys.readouterr()
+    said = typed(capsys, tmp_path / "run")
+    assert "nothing is quantized: the run is in float" in said
+    assert "parameters are quantized" not in said
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "the run is in float" in page
+    assert "How the widths moved" not in page
+
+
+def test_several_runs_say_what_they_are(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = " ".join(typed(capsys, run, run).split())
+    assert said.count("hwbmpq:resnet8 at 3x32x32 on mpic, finished") == 2
 
 
 def test_a_plan_as_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
