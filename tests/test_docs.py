@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import hwbmpq
-from hwbmpq.cli.main import main
+from hwbmpq.cli.main import build_parser, main
 from hwbmpq.costs import registry
 
 ROOT = Path(__file__).parents[1]
@@ -89,6 +89,29 @@ def _run(line: str, capsys: pytest.CaptureFixture[str]) -> str:
     if file:
         Path(file.strip()).write_text(printed.out)
     return printed.err if file else printed.out + printed.err
+
+
+def typed_in_a_checkout() -> list[tuple[str, str]]:
+    """Commands that take minutes, or want the reader's own data: not run here."""
+    return [
+        (page.name, line)
+        for page in PAGES
+        for block in blocks(page)
+        if block.language == "sh"
+        for line in block.text.splitlines()
+        if line.startswith("./hwbmpq.sh ") and not line.startswith("./hwbmpq.sh test")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("page", "line"),
+    typed_in_a_checkout(),
+    ids=[f"{p}-{i}" for i, (p, _) in enumerate(typed_in_a_checkout())],
+)
+def test_commands_that_are_not_run_are_understood(page: str, line: str) -> None:
+    words = shlex.split(line, comments=True)[1:]
+    if words:
+        assert build_parser().parse_args(words).run, line
 
 
 def _make_the_readers_files() -> None:

@@ -1,7 +1,7 @@
 """What the plots of a report have in common."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
@@ -46,5 +46,10 @@ def make_logarithmic(axes: Axes) -> None:
 
 
 def add_width_legend(axes: Axes, widths: Sequence[int]) -> None:
-    handles = [Patch(color=of_width(bits), label=f"{bits} bit") for bits in sorted(set(widths))]
+    add_legend(axes, {f"{bits} bit": of_width(bits) for bits in sorted(set(widths))})
+
+
+def add_legend(axes: Axes, colours: Mapping[str, str]) -> None:
+    """Names with their colours in a row above a plot."""
+    handles = [Patch(color=colour, label=label) for label, colour in colours.items()]
     axes.legend(handles=handles, ncols=len(handles), loc="lower left", bbox_to_anchor=(0, 1.0), fontsize=9)

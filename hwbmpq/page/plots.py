@@ -5,12 +5,19 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from hwbmpq.amounts import amount
 from hwbmpq.page.colours import DISTINCT, of_width
-from hwbmpq.page.figures import WIDE, Plot, add_width_legend, label_layers, make_logarithmic, short
+from hwbmpq.page.figures import (
+    WIDE,
+    Plot,
+    add_legend,
+    add_width_legend,
+    label_layers,
+    make_logarithmic,
+    short,
+)
 from hwbmpq.page.svg import INK, Tips, draw
 from hwbmpq.report import LayerReport, Plan, RunReport
 
@@ -156,9 +163,7 @@ def breakdown_plot(report: RunReport) -> Plot | None:
         axes.set_xlabel("share of the layers' sum (%)")
         axes.grid(visible=False, axis="y")
         _label_rows(axes, [layer.name for layer in shown])
-        handles = [Patch(color=DISTINCT[number % 6], label=name) for number, name in enumerate(costs)]
-        place = {"loc": "lower left", "bbox_to_anchor": (0, 1.0)}
-        axes.legend(handles=handles, ncols=len(handles), fontsize=9, **place)
+        add_legend(axes, {name: DISTINCT[number % len(DISTINCT)] for number, name in enumerate(costs)})
         return tips
 
     is_part = len(shown) < len(plan.layers)
