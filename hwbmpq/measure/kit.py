@@ -8,6 +8,7 @@ from hwbmpq.errors import HwbmpqError
 from hwbmpq.measure import kit_runner
 from hwbmpq.measure.manifest import LayerKernel, write_kernels
 from hwbmpq.values import Precision
+from hwbmpq.whole_file import whole_file
 
 README = """\
 Times the layers of some networks on this device, for hwbmpq.
@@ -30,24 +31,17 @@ def write_kit(
 ) -> Path:
     """Write a zip file with one folder in it: kernels, manifest, the runner and how to use it."""
     check_kit(path, overwrite=overwrite)
-    unfinished = path.with_name(f"{path.name}.unfinished")
     folder = path.stem
-    try:
-        with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as kit:
-            kit.writestr(f"{folder}/README.txt", README)
-            kit.write(kit_runner.__file__, f"{folder}/run.py")
-            write_kernels(
-                lambda name, content: kit.writestr(f"{folder}/{name}", content),
-                kernels,
-                widths=widths,
-                models=models,
-                on_kernel=on_written,
-            )
-        unfinished.replace(path)
-    except OSError as error:
-        raise HwbmpqError(f"cannot write {path}: {error.strerror or error}") from None
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with whole_file(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as kit:
+        kit.writestr(f"{folder}/README.txt", README)
+        kit.write(kit_runner.__file__, f"{folder}/run.py")
+        write_kernels(
+            lambda name, content: kit.writestr(f"{folder}/{name}", content),
+            kernels,
+            widths=widths,
+            models=models,
+            on_kernel=on_written,
+        )
     return path
 
 

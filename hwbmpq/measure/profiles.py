@@ -16,6 +16,7 @@ from hwbmpq.measure.findings import findings
 from hwbmpq.measure.forms import FLOAT, INTEGER_FORMS, form_of
 from hwbmpq.measure.tables import Measurement, checked_table, device_name, table_dict, table_text
 from hwbmpq.values import FLOAT_BITS, Precision
+from hwbmpq.whole_file import whole_file
 
 _ENDS = tuple(Precision(weight_bits=bits, activation_bits=bits) for bits in (16, 8))
 """What the first and the last layer get, whichever was measured first."""
@@ -98,13 +99,8 @@ def _remove_old_tables(folder: Path, name: str, sha256: str) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """The file is whole at any moment."""
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    try:
-        unfinished.write_bytes(content)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        file.write(content)
 
 
 def _title(measurement: Measurement) -> str:
