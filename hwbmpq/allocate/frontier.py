@@ -4,12 +4,13 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwbmpq.allocate.infeasible import budget_for, smallest_bits
+from hwbmpq.allocate.infeasible import budget_for, rounded_up, smallest_bits
 from hwbmpq.allocate.problem import Choice, Cost, Problem, Table, Ties, build_problem
 from hwbmpq.allocate.solve import bits_of, find_best, solve_problem
 from hwbmpq.allocate.tableau import Tableau, build_tableau
@@ -20,6 +21,8 @@ OnStep = Callable[[int, int], None]
 
 _SAME = 1e-12
 """Objectives that differ by less of their range are equal: rounding."""
+_MOST_STATES = 30_000_000
+"""States of the exact set that are kept, over all groups: 180 MB. Many layers and many points together are too many."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,8 +100,8 @@ def frontier(
     """All non-dominated pairs of cost and objective if there is one additive cost; else a sample.
 
     With several costs, or one that has rows, or budgets on the costs, the problem is solved for ``samples`` budgets
-    along each cost; so it is if the exact set has more than ``most_points`` points. ``on_step`` is told how many of how
-    many are done.
+    along each cost; so it is if the exact set has more than ``most_points`` points, or fewer but too many for the number
+    of layers. ``on_step`` is told how many of how many are done.
     """
     problem = build_problem(values, costs, budgets or {}, ties)
     if len(problem.rows) == 1 and not problem.limited_rows:
@@ -111,7 +114,7 @@ def frontier(
 def _exact(problem: Problem, most_points: int) -> Frontier | None:
     """Nemhauser and Ullmann: add one group after the other, drop what is dominated."""
     tableau = _as_limited(problem)
-    values, costs = np.zeros(1), np.zeros(1)
+    values, costs, states = np.zeros(1), np.zeros(1), 0
     history: list[tuple[NDArray[np.int32], NDArray[np.int16]]] = []
     for group in range(len(problem.groups)):
         choices = np.flatnonzero(tableau.is_open[group])
@@ -120,11 +123,15 @@ def _exact(problem: Problem, most_points: int) -> Frontier | None:
         costs = np.add.outer(tableau.costs[0, group, choices], costs).ravel()
         order = np.lexsort((-values, costs))
         keep = order[_climbs(values[order])]
-        if len(keep) > most_points:
+        states += len(keep)
+        if len(keep) > most_points or states > _MOST_STATES:
             return None
         values, costs = values[keep], costs[keep]
         history.append(((keep % count).astype(np.int32), choices[keep // count].astype(np.int16)))
-    return _frontier(problem, _traced(history, len(values)), is_exact=True)
+    picks = _traced(history, len(values))
+    totals = np.array(_totals(problem, picks)).reshape(-1, 1)
+    objectives = np.array([math.fsum(terms) for terms in _terms(problem, problem.values, picks)])
+    return _frontier(problem, picks, totals, objectives, is_exact=True)
 
 
 def _as_limited(problem: Problem) -> Tableau:
@@ -151,6 +158,30 @@ def _traced(history: list[tuple[NDArray[np.int32], NDArray[np.int16]]], count: i
     return picks
 
 
+def _totals(problem: Problem, picks: NDArray[np.int16]) -> list[float]:
+    """``budget_for`` at many points of a problem that has one row. Adding whole numbers up, which is exact as well, takes
+    a tenth of the time that fractions take."""
+    (row,) = problem.rows
+    exact = {layer: {c: Fraction(v) for c, v in choices.items()} for layer, choices in row.costs.items()}
+    constant = Fraction(row.constant)
+    fractions = (value for choices in exact.values() for value in choices.values())
+    unit = math.lcm(constant.denominator, *(value.denominator for value in fractions))
+    whole = {layer: {c: int(v * unit) for c, v in choices.items()} for layer, choices in exact.items()}
+    sums = (sum(terms, int(constant * unit)) for terms in _terms(problem, whole, picks))
+    return [float(rounded_up(Fraction(total, unit), row.is_whole)) for total in sums]
+
+
+def _terms(problem: Problem, table: Table, picks: NDArray[np.int16]) -> Iterator[list[Any]]:
+    """For each point, the numbers that the layers in a table add."""
+    paid = [(g, layer) for g, group in enumerate(problem.groups) for layer in group.layers if layer in table]
+    numbers = np.zeros((len(paid), max(len(group.choices) for group in problem.groups)), dtype=object)
+    for position, (g, layer) in enumerate(paid):
+        for j, choice in enumerate(problem.groups[g].choices):
+            numbers[position, j] = table[layer][choice]
+    groups, positions = np.array([g for g, _ in paid], dtype=int), np.arange(len(paid))
+    return (numbers[positions, point[groups]].tolist() for point in picks)
+
+
 def _sampled(problem: Problem, samples: int, solver: str, on_step: OnStep | None) -> Frontier:
     """Solve for evenly spaced budgets between the smallest and the largest cost, on every axis."""
     grid = list(itertools.product(*(_steps(problem, cost, samples, solver) for cost in problem.costs)))
@@ -168,7 +199,10 @@ def _sampled(problem: Problem, samples: int, solver: str, on_step: OnStep | None
     if not found:
         solve_problem(problem, solver)  # raises: the budgets cannot be met
     picks = np.array(sorted(found), dtype=np.int16).reshape(len(found), len(problem.groups))
-    return _frontier(problem, picks, is_exact=False)
+    everyone = [problem.bits(row.tolist()) for row in picks]
+    totals = [[float(budget_for(problem, cost, bits)) for cost in problem.costs] for bits in everyone]
+    objectives = np.array([problem.objective(bits) for bits in everyone])
+    return _frontier(problem, picks, np.array(totals), objectives, is_exact=False)
 
 
 def _steps(problem: Problem, cost: str, samples: int, solver: str) -> list[Number]:
@@ -188,14 +222,15 @@ def _answers(before: tuple[Number, ...], used: tuple[Number, ...], budgets: tupl
     return all(u <= b <= larger for u, b, larger in zip(used, budgets, before, strict=True))
 
 
-def _frontier(problem: Problem, picks: NDArray[np.int16], *, is_exact: bool) -> Frontier:
+def _frontier(
+    problem: Problem,
+    picks: NDArray[np.int16],
+    totals: NDArray[np.float64],
+    objectives: NDArray[np.float64],
+    *,
+    is_exact: bool,
+) -> Frontier:
     """Sort the points, and drop those that another beats or equals in everything."""
-    everyone = [problem.bits(row.tolist()) for row in picks]
-    totals = np.array(
-        [[float(budget_for(problem, cost, bits)) for cost in problem.costs] for bits in everyone]
-    )
-    totals = totals.reshape(len(everyone), len(problem.costs))
-    objectives = np.array([problem.objective(bits) for bits in everyone])
     order = np.lexsort((-objectives, *totals.T[::-1]))
     kept: list[int] = []
     if totals.shape[1] == 1:

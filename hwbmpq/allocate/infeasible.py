@@ -206,8 +206,12 @@ def smallest_bits(
 
 def budget_for(problem: Problem, cost: str, bits: Bits) -> Number:
     """A cost as a number that, taken as a budget, is met by these bits: never rounded down."""
-    exact = problem.exact_total(cost, bits)
-    if all(row.is_whole for row in problem.rows_of(cost)):
+    return rounded_up(problem.exact_total(cost, bits), all(row.is_whole for row in problem.rows_of(cost)))
+
+
+def rounded_up(exact: Fraction, is_whole: bool) -> Number:
+    """The next number that is no smaller: a whole one, or one in floating point."""
+    if is_whole:
         return int(exact)
     total = float(exact)
     return total if Fraction(total) >= exact else math.nextafter(total, math.inf)

@@ -68,22 +68,26 @@ def build_tableau(problem: Problem) -> Tableau:
     rows = problem.limited_rows
     shape = len(problem.groups), max(len(group.choices) for group in problem.groups)
     values, is_open = np.zeros(shape), np.zeros(shape, dtype=bool)
-    costs, room = np.zeros((len(rows), *shape)), np.zeros(len(rows))
+    costs, room, sums = np.zeros((len(rows), *shape)), np.zeros(len(rows)), np.zeros(len(rows))
     for g, group in enumerate(problem.groups):
         is_open[g, : len(group.choices)] = True
         for j, choice in enumerate(group.choices):
             values[g, j] = sum(problem.values[layer][choice] for layer in group.layers)
+    group_of = {layer: g for g, group in enumerate(problem.groups) for layer in group.layers}
     for r, row in enumerate(rows):
-        exact_room = Fraction(row.budget) - Fraction(row.constant)
-        for g, group in enumerate(problem.groups):
-            exact = _exact_costs(row, group)
-            if exact:
-                least = min(exact)
-                costs[r, g, : len(exact)] = [float(cost - least) for cost in exact]
-                exact_room -= Fraction(least)
+        taken: Number | Fraction = 0 if row.is_whole else Fraction(0)
+        # Only who pays: a step of a schedule has few of a network's layers, and a schedule has many steps.
+        for g in sorted({group_of[layer] for layer in row.costs}):
+            exact = _exact_costs(row, problem.groups[g])
+            least = min(exact)
+            dearer = [float(cost - least) for cost in exact]
+            costs[r, g, : len(exact)] = dearer
+            sums[r] += sum(dearer)
+            taken += least if row.is_whole else Fraction(least)
+        exact_room = Fraction(row.budget) - Fraction(row.constant) - Fraction(taken)
         room[r] = float(math.floor(exact_room) if row.is_whole else exact_room)
     is_whole = np.array([row.is_whole for row in rows], dtype=bool)
-    is_exact = is_whole & (costs.sum(axis=(1, 2)) + np.abs(room) < _LARGEST_WHOLE)
+    is_exact = is_whole & (sums + np.abs(room) < _LARGEST_WHOLE)
     band = np.where(is_exact, 0.0, _ROUNDING * np.abs(room))
     return Tableau(
         values=values,
@@ -97,11 +101,11 @@ def build_tableau(problem: Problem) -> Tableau:
 
 
 def _exact_costs(row: Row, group: Group) -> list[Number | Fraction]:
-    """What a group adds to a row at each choice; empty if nothing at any."""
+    """What a group that pays adds to a row at each choice."""
     paid = [row.costs[layer] for layer in group.layers if layer in row.costs]
     if len(paid) == 1:  # one number minus another needs no fractions: it is rounded once
         return [paid[0][choice] for choice in group.choices]
-    return [sum((Fraction(c[choice]) for c in paid), Fraction(0)) for choice in group.choices] if paid else []
+    return [sum((Fraction(c[choice]) for c in paid), Fraction(0)) for choice in group.choices]
 
 
 def _from_the_cheapest(tableau: Tableau) -> Tableau:

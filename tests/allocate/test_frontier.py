@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import sys
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -132,3 +133,29 @@ def test_budgets_bound_the_frontier() -> None:
 
 def test_a_budget_that_is_infinite_is_none() -> None:
     assert frontier(VALUES, COSTS, budgets={"memory": math.inf}).is_exact
+
+
+def test_too_many_states_are_sampled(network: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = network(15, 4, 1, 0)
+    monkeypatch.setattr(
+        sys.modules["hwbmpq.allocate.frontier"], "_MOST_STATES", 500
+    )  # the name is a function
+    assert not frontier(instance.values, instance.costs, samples=7).is_exact
+
+
+@pytest.mark.parametrize("scale", [1, 0.1, 1e-9, 2**60])
+def test_totals_are_what_the_points_cost(network: Callable[..., Any], scale: float) -> None:
+    instance = network(12, 3, 1, 3)
+    costs = {
+        name: {
+            layer: {choice: cost * scale for choice, cost in choices.items()}
+            for layer, choices in table.items()
+        }
+        for name, table in instance.costs.items()
+    }
+    found = frontier(instance.values, costs, ties=[list(instance.values)[:3]])
+    assert len(found) > 50
+    for point, total, objective in zip(found, found.totals[:, 0], found.objectives, strict=True):
+        exact = sum(Fraction(costs["cost0"][layer][choice]) for layer, choice in point.bits.items())
+        assert Fraction(math.nextafter(total, 0)) < exact <= Fraction(total)
+        assert objective == point.objective
