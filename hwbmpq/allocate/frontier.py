@@ -100,8 +100,8 @@ def frontier(
     """All non-dominated pairs of cost and objective if there is one additive cost; else a sample.
 
     With several costs, or one that has rows, or budgets on the costs, the problem is solved for ``samples`` budgets
-    along each cost; so it is if the exact set has more than ``most_points`` points, or fewer but too many for the number
-    of layers. ``on_step`` is told how many of how many are done.
+    along each cost; so it is if the exact set has more than ``most_points`` points. ``on_step`` is told how many of how
+    many are done.
     """
     problem = build_problem(values, costs, budgets or {}, ties)
     if len(problem.rows) == 1 and not problem.limited_rows:
