@@ -23,6 +23,14 @@ _FOLLOW_DATA = ("input", "num_classes")
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--recipe",
+        metavar="NAME",
+        help="a run of the BMPQ paper's tables: network, data, method, budget, schedule; other flags win. "
+        "bmpq-cifar10-vgg16, -vgg16-small, -resnet18; the same three for cifar100; bmpq-tinyimagenet-vgg16, "
+        "-resnet18; ad-cifar10-vgg16, ad-cifar100-resnet18, ad-tinyimagenet-resnet18 and their counterparts "
+        "bmpq-cifar10-vgg16-120, bmpq-cifar100-resnet18-120, bmpq-tinyimagenet-resnet18-60",
+    )
     add_model_options(parser, required=False)
     device = parser.add_argument_group("device")
     device.add_argument("--target", help=TARGET_HELP)
@@ -100,6 +108,12 @@ def _add_schedule(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--decide-after", type=_numbers, metavar="20,40,100", help="decide after these epochs instead"
     )
+    group.add_argument(
+        "--max-steps",
+        type=int,
+        metavar="N",
+        help="try a run out: the whole schedule, decisions included, in at most N steps (fewer and shorter epochs)",
+    )
 
 
 def _add_optimization(group: argparse._ArgumentGroup) -> None:
@@ -176,9 +190,15 @@ def given_settings(args: argparse.Namespace) -> dict[str, Any]:
 def settings_from(args: argparse.Namespace) -> "RunSettings":
     """Flags over the ``--config`` file over the recipe."""
     training = hwbmpq.training
-    said = {} if args.config is None else training.read_settings(Path(args.config))
+    said = {} if args.recipe is None else dict(training.get_paper_recipe(args.recipe).settings)
+    said |= {} if args.config is None else training.read_settings(Path(args.config))
     given = given_settings(args)
-    if given.keys() & {"epochs", "data", "decide_after"}:  # the file's warm-up belongs to other epochs
+    if given.keys() & {
+        "epochs",
+        "data",
+        "decide_after",
+        "max_steps",
+    }:  # the file's warm-up belongs to other epochs
         said = {name: value for name, value in said.items() if name not in _FOLLOW_EPOCHS}
     if given.keys() & {"model", "data"}:
         said = {name: value for name, value in said.items() if name not in _FOLLOW_DATA}
@@ -189,7 +209,7 @@ def settings_from(args: argparse.Namespace) -> "RunSettings":
                 f"{flag} is missing",
                 hint="for example: hwbmpq compress --model timm:resnet18 --target jetson_nano.yaml",
             )
-    return training.resolve_settings(_with_absolute_paths(said))
+    return training.resolve_settings(_with_absolute_paths(said), recipe=args.recipe)
 
 
 def _with_absolute_paths(said: dict[str, Any]) -> dict[str, Any]:
@@ -211,9 +231,10 @@ def _with_absolute_paths(said: dict[str, Any]) -> dict[str, Any]:
 def resumed_settings(args: argparse.Namespace, settings: "RunSettings") -> "RunSettings":
     """The settings of a run that goes on: its own, but for where it runs."""
     given = given_settings(args)
-    fixed = sorted(set(given) - _MAY_CHANGE)
-    if fixed or args.config is not None:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in fixed) or "--config"
+    others = [name for name in ("config", "recipe") if getattr(args, name) is not None]
+    fixed = sorted(set(given) - _MAY_CHANGE) + others
+    if fixed:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in fixed)
         raise HwbmpqError(
             f"a resumed run keeps its settings: leave out {flags}",
             hint="to change them, start a new run; the old one's config.yaml can be given as --config",

@@ -8,15 +8,16 @@ _STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 51
 class SmallImageVGG(nn.Module):
     """13 convolutions with batch norm, then linear layers of 512, 512 and ``num_classes``.
 
-    Two hidden layers of 512 reproduce the compression ratios of the BMPQ paper's Table 1.
+    Two hidden layers of 512 reproduce the compression ratios of the BMPQ paper's Table 1. ``shrink`` divides all widths, for
+    experiments on small machines.
     """
 
-    def __init__(self, num_classes: int) -> None:
+    def __init__(self, num_classes: int, *, shrink: int = 1) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         channels = 3
         for stage in _STAGES:
-            for width in stage:
+            for width in (full // shrink for full in stage):
                 layers += [
                     nn.Conv2d(channels, width, 3, padding=1, bias=False),
                     nn.BatchNorm2d(width),
@@ -28,11 +29,11 @@ class SmallImageVGG(nn.Module):
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.classifier = nn.Sequential(
             nn.Flatten(),
-            nn.Linear(channels, 512),
+            nn.Linear(channels, channels),
             nn.ReLU(inplace=True),
-            nn.Linear(512, 512),
+            nn.Linear(channels, channels),
             nn.ReLU(inplace=True),
-            nn.Linear(512, num_classes),
+            nn.Linear(channels, num_classes),
         )
         for module in self.modules():
             if isinstance(module, (nn.Conv2d, nn.Linear)):

@@ -42,6 +42,7 @@ examples:
   hwbmpq compress --model hwbmpq:resnet20 --target mpic --budget memory=12x --data cifar10 --data-root ~/data
   hwbmpq compress --model timm:mobilenetv2_100 --pretrained --target raspberry_pi_4 --data folder:photos --epochs 15
   hwbmpq compress --model hwbmpq:resnet20 --weights resnet20.pt --target mpic --data npz:cifar10.npz --epochs 0
+  hwbmpq compress --recipe bmpq-cifar10-vgg16 --data-root ~/data
   hwbmpq compress --resume runs/resnet18-jetson_nano
   torchrun --nproc-per-node 4 -m hwbmpq compress --model timm:resnet18 --target mpic --data cifar10
 
@@ -96,7 +97,8 @@ def run_command(args: argparse.Namespace) -> None:
     try:
         # The first rank looks and names: the others would find what it has just made.
         folder = hwbmpq.training.RunDirectory(hwbmpq.ranks.on_first_rank(lambda: _folder(args, settings)))
-        _compress(args, settings, folder)
+        with hwbmpq.ranks.losses_told(f"start it again with --resume {folder.path}"):
+            _compress(args, settings, folder)
     finally:
         hwbmpq.ranks.leave()
 
@@ -139,6 +141,9 @@ def _compress(args: argparse.Namespace, settings: "RunSettings", folder: "RunDir
     settings = settings.model_copy(update={"input": size, "num_classes": data.classes})
     if not args.quiet:
         _announce(console, settings, model, data, folder)
+    if args.recipe is not None:
+        reported = hwbmpq.training.get_paper_recipe(args.recipe).reported
+        console.print(f"recipe {escape(args.recipe)}; the paper's {reported}", soft_wrap=True)
     make = None
     if is_first and args.resume is None:
         make = partial(_make_folder, settings, folder, console, overwrite=args.overwrite)

@@ -1,5 +1,6 @@
 """Defaults by data set: the paper's for CIFAR and Tiny-ImageNet, a short sensible run elsewhere."""
 
+from collections.abc import Mapping
 from typing import Any
 
 PAPER_DATA = {
@@ -27,12 +28,19 @@ _FROM_WEIGHTS = {"lr": 0.01, "lr_schedule": "cosine"}
 """A trained network is not to be thrown far."""
 
 
-def recipe_for(data: str, *, epochs: int | None, has_weights: bool) -> dict[str, Any]:
-    """Settings for a data set; warm-up and intervals in proportion where ``epochs`` are fewer or more."""
-    kind = data.partition(":")[0]
+def recipe_for(
+    data: str, *, epochs: int | None, has_weights: bool, named: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Settings for a data set; warm-up and intervals in proportion where ``epochs`` are fewer or more.
+
+    ``named`` is a paper's recipe: its own data set says how to train, wherever the images are.
+    """
+    named = named or {}
+    kind = str(named.get("data", data)).partition(":")[0]
     if kind in PAPER_DATA:
         own_epochs, interval = PAPER_DATA[kind]
-        recipe: dict[str, Any] = {**_PAPER, "epochs": own_epochs}
+        recipe: dict[str, Any] = {**_PAPER, "epochs": own_epochs, **named}
+        own_epochs = recipe["epochs"]
     else:
         recipe = {**_ELSEWHERE, **_BY_DATA.get(kind, {})}
         own_epochs, interval = 10, 1  # a tenth

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from pydantic import (
 )
 
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.training.paper_recipes import get_paper_recipe
 from hwbmpq.training.recipes import recipe_for
 
 
@@ -57,6 +59,8 @@ class RunSettings(BaseModel):
     warmup_epochs: int | None = Field(default=None, ge=1)
     interval_epochs: int | None = Field(default=None, ge=1)
     decide_after: tuple[int, ...] | None = None
+    max_steps: int | None = Field(default=None, ge=1)
+    """The whole schedule in no more optimizer steps than this: fewer epochs, and shorter ones."""
     # optimization
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: float = Field(gt=0, allow_inf_nan=False)
@@ -110,8 +114,8 @@ class RunSettings(BaseModel):
         return self
 
 
-def resolve_settings(given: Mapping[str, Any]) -> RunSettings:
-    """Complete what was given with the recipe of the data set; what was given wins.
+def resolve_settings(given: Mapping[str, Any], *, recipe: str | None = None) -> RunSettings:
+    """Complete what was given with a recipe of the paper's tables or of the data set; what was given wins.
 
     ``None`` counts as not given.
     """
@@ -128,15 +132,21 @@ def resolve_settings(given: Mapping[str, Any]) -> RunSettings:
     epochs = said.get("epochs")
     if isinstance(epochs, float) and epochs.is_integer():
         epochs = said["epochs"] = int(epochs)
-    recipe = recipe_for(
+    complete = partial(
+        recipe_for,
         str(said.get("data", "digits")),
-        epochs=epochs if isinstance(epochs, int) else None,  # what else it may be is refused below
         has_weights=bool(said.get("weights") or said.get("pretrained")),
+        named=None if recipe is None else get_paper_recipe(recipe).settings,
     )
+    completion = complete(epochs=epochs if isinstance(epochs, int) else None)  # else refused below
+    most = said.get("max_steps")
+    if isinstance(most, int) and 0 < most < said.get("epochs", completion["epochs"]):
+        said["epochs"] = most  # an epoch has a step at least
+        completion = complete(epochs=most)
     if said.get("decide_after") is not None:
-        recipe = {name: value for name, value in recipe.items() if name not in _PERIODIC}
+        completion = {name: value for name, value in completion.items() if name not in _PERIODIC}
     try:
-        return RunSettings(**{**recipe, **said})
+        return RunSettings(**{**completion, **said})
     except ValidationError as error:
         raise HwbmpqError("\n".join(_problems(error))) from None
 

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hwbmpq import ranks
 from hwbmpq.data.batches import Batches
+from hwbmpq.data.randomness import generator_for
 from hwbmpq.errors import HwbmpqError, NonFiniteError, RunStoppedError
 from hwbmpq.quant import parameter_groups
 from hwbmpq.sensitivity.loss import first_tensor
@@ -66,7 +67,10 @@ class Trainer:
 
     @property
     def steps_per_epoch(self) -> int:
-        return len(self._batches) // self.settings.accumulate
+        steps = len(self._batches) // self.settings.accumulate
+        if self.settings.max_steps is None:
+            return steps
+        return min(steps, self.settings.max_steps // self.settings.epochs)
 
     def ask_to_stop(self) -> None:
         """End the run after the present step, saved; safe to call from a signal handler."""
@@ -95,6 +99,7 @@ class Trainer:
 
     def _step(self, group: list[tuple[Tensor, Tensor]]) -> None:
         self._set_learning_rate()
+        self._seed_step()
         for number, (images, labels) in enumerate(group):
             self._backward(images, labels, is_last=number == len(group) - 1)
         self.allocator.step(self._scaler)
@@ -104,6 +109,14 @@ class Trainer:
         self._scaler.step(self._optimizer)
         self._scaler.update()
         self._optimizer.zero_grad(set_to_none=True)
+
+    def _seed_step(self) -> None:
+        """On several ranks, what a step draws depends on nothing drawn before: a checkpoint has one rank's state only."""
+        if ranks.is_distributed():
+            place = (self.settings.seed, ranks.rank(), self.progress.epoch, self.progress.batch)
+            number = generator_for("step", *place).initial_seed()
+            torch.manual_seed(number)
+            random.seed(number)
 
     def _backward(self, images: Tensor, labels: Tensor, *, is_last: bool) -> None:
         images = images.to(self._device, non_blocking=True)

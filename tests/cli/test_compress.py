@@ -360,3 +360,24 @@ def test_a_profile_in_this_folder_is_found_from_another(run: Run, monkeypatch: p
 
 def test_the_methods_of_the_command_line_are_those_of_the_library() -> None:
     assert tuple(methods.METHODS) == METHODS
+
+
+def test_a_recipe_of_the_paper_is_tried_out_in_a_few_steps_and_resumed(run: Run) -> None:
+    small = ["--model", "hwbmpq:resnet8", "--budget", "memory=12x", "--data", "fake", "--train-images", "64"]
+    code, out, err = run(
+        "compress", "--recipe", "bmpq-cifar10-vgg16", *small, "--max-steps", "7", "--run-dir", "tried"
+    )
+    assert code == 0, err
+    assert "recipe bmpq-cifar10-vgg16; the paper's Table 1: 93.56 % at 10.5x" in err
+    assert "decided 6 times" in out
+    config = yaml.safe_load(Path("tried/config.yaml").read_text())
+    assert (config["epochs"], config["max_steps"], config["lr_schedule"]) == (7, 7, "step")
+    code, _, err = run("compress", "--resume", "tried", "--recipe", "bmpq-cifar10-vgg16")
+    assert code == 2
+    assert "leave out --recipe" in err
+
+
+def test_an_unknown_recipe_is_an_error_that_names_another(run: Run) -> None:
+    code, _, err = run("compress", "--recipe", "bmpq-cifar10-vgg61")
+    assert code == 2
+    assert "bmpq-cifar10-vgg16" in err

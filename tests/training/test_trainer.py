@@ -580,3 +580,12 @@ def test_a_checkpoint_is_plain_values_and_tensors(data: ImageData, tmp_path: Pat
     trainer = trainer_for(data, settings_for(), run=run)
     trainer.run()
     assert same(run.load_checkpoint()[0]["model"], dict(trainer.model.state_dict()))
+
+
+@pytest.mark.parametrize(("most", "epochs", "steps"), [(4, 4, 1), (9, 4, 2), (100, 4, 6)])
+def test_a_run_of_few_steps_has_its_epochs_all_the_same(
+    data: ImageData, most: int, epochs: int, steps: int
+) -> None:
+    trainer = trainer_for(data, settings_for(max_steps=most))
+    assert trainer.steps_per_epoch == steps
+    assert len(trainer.run().records) == epochs
