@@ -1,5 +1,6 @@
 """The whole method: a network, images and settings in; a network at the widths that a device's budget allows out."""
 
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -90,7 +91,7 @@ def compress(
         raise HwbmpqError(
             "a run without training has nothing to continue", hint="evaluate it, or start it anew"
         )
-    torch.manual_seed(settings.seed + ranks.rank())  # ranks that drop out the same neurons would learn less
+    _seed(settings.seed + ranks.rank())  # ranks that drop out the same neurons would learn less
     check_outputs(network, data)
     place(network, find_device(settings.device, ranks.local_rank()), data)
     allocator = make_allocator(network, data, settings)
@@ -107,6 +108,12 @@ def compress(
             on_trainer(trainer)
         progress = trainer.run()
     return _ended(network, allocator, progress, data, settings, run, seconds=time.monotonic() - start)
+
+
+def _seed(number: int) -> None:
+    """Networks may draw from either; a run that starts over must draw the same."""
+    torch.manual_seed(number)
+    random.seed(number)
 
 
 def _ended(
@@ -130,6 +137,8 @@ def _ended(
         size=None if folder is None else _save_packed(network, data, settings, folder),
     )
     if folder is not None:
+        # Again: a run may have been cut off between its last checkpoint and the history that belongs to it.
+        folder.save_history(progress.records)
         folder.save_allocation(summary(result, settings))
         write_report(folder)
     return result

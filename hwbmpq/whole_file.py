@@ -1,5 +1,6 @@
 """Writing files that are whole at any moment, or not there yet."""
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -26,7 +27,18 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        raise HwbmpqError(f"{asked} cannot be written: {error.strerror or error}") from error
+        raise HwbmpqError(
+            f"{asked} cannot be written: {error.strerror or error}", hint=what_to_do(error)
+        ) from error
     finally:
         with suppress(OSError):  # it has been moved, or its folder is not one
             temporary.unlink()
+
+
+def what_to_do(error: OSError) -> str:
+    """What helps against an error of the disk; empty if the error itself says it."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "make room on the disk"
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return "make the place writable"
+    return "look after the disk" if error.errno == errno.EIO else ""

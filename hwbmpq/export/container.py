@@ -7,6 +7,7 @@ and nothing in a damaged or hostile one is believed before it is checked. The pa
 import json
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import prod
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.whole_file import what_to_do
 
 DTYPES = {
     "F64": torch.float64,
@@ -93,10 +95,12 @@ def write_container(path: Path, entries: Sequence[Entry], metadata: str) -> int:
         _sync_folder(path.parent)
     except OSError as error:
         raise HwbmpqError(
-            f"{path} cannot be written: {error.strerror or error}; what was there before is untouched"
+            f"{path} cannot be written: {error.strerror or error}; what was there before is untouched",
+            hint=what_to_do(error),
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # it has been moved, or the disk has become read-only
+            temporary.unlink()
     return len(header)
 
 

@@ -4,7 +4,8 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from hwbmpq.run_files import ALLOCATION, BEST, CONFIG, FACTS, HISTORY, PACKED, P
 from hwbmpq.run_files import CHECKPOINT as LAST
 from hwbmpq.run_files import PREVIOUS_CHECKPOINT as PREVIOUS
 from hwbmpq.training.settings import RunSettings, read_settings, resolve_settings, settings_yaml
+from hwbmpq.whole_file import what_to_do
 
 FORMAT = "hwbmpq-checkpoint/1"
 ONNX_FILES = {
@@ -65,8 +67,8 @@ class RunDirectory:
     def create(self, *, overwrite: bool = False) -> "RunDirectory":
         """Make the folder. One that holds a run is refused, or emptied of it with ``overwrite``."""
         self.check_free(overwrite=overwrite)
-        self._clear()
         try:
+            self._clear()
             self.path.mkdir(parents=True, exist_ok=True)
             (self.path / _UNFINISHED).touch()
             (self.path / _UNFINISHED).unlink()
@@ -101,7 +103,9 @@ class RunDirectory:
 
     def _clear(self) -> None:
         """Take away what belongs to a run, and nothing else."""
-        for entry in self.path.iterdir() if self.path.is_dir() else ():
+        found = list(self.path.iterdir()) if self.path.is_dir() else []
+        # The settings last: what is left if this is interrupted is still a run, which can be overwritten again.
+        for entry in sorted(found, key=lambda entry: entry.name == CONFIG):
             if entry.is_file() and entry.name.removesuffix(_UNFINISHED) in _OURS:
                 entry.unlink()
             elif entry.name in _FOLDERS and entry.is_dir():
@@ -165,12 +169,14 @@ class RunDirectory:
     def save_checkpoint(self, content: Mapping[str, Any]) -> None:
         """Keep the state of a run; the one before stays beside it."""
         data = _packed(content)
-        temporary = self._write_unfinished(LAST, data)
         if self._last_is_whole is None:
             self._last_is_whole = _is_whole(self.path / LAST)
-        if self._last_is_whole:  # a damaged one must not take the place of a good one
-            (self.path / LAST).replace(self.path / PREVIOUS)
-        self._finish(temporary, LAST)
+        with self._unfinished(LAST) as temporary:
+            _write_through(temporary, data)
+            if self._last_is_whole:  # a damaged one must not take the place of a good one
+                (self.path / LAST).replace(self.path / PREVIOUS)
+            self._last_is_whole = False  # it has moved
+            self._finish(temporary, LAST)
         self._last_is_whole = True
 
     def save_best(self, content: Mapping[str, Any]) -> None:
@@ -204,22 +210,25 @@ class RunDirectory:
     # writing
 
     def _write(self, name: str, data: bytes) -> None:
-        self._finish(self._write_unfinished(name, data), name)
+        with self._unfinished(name) as temporary:
+            _write_through(temporary, data)
+            self._finish(temporary, name)
 
-    def _write_unfinished(self, name: str, data: bytes) -> Path:
+    @contextmanager
+    def _unfinished(self, name: str) -> Iterator[Path]:
+        """Where a file is written before it gets its name; gone if the disk refuses, and the error says so."""
         temporary = self.path / f"{name}{_UNFINISHED}"
         try:
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            yield temporary
         except OSError as error:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):  # a disk that has become read-only keeps it, and nobody reads it
+                temporary.unlink()
+            is_run = (self.path / CONFIG).exists()
+            then = f"continue with --resume {self.path}" if is_run else "start the run again"
             raise HwbmpqError(
                 f"{self.path / name} cannot be written: {error.strerror or error}; what was there before is untouched",
-                hint=f"make room, then continue with --resume {self.path}",
+                hint=f"{what_to_do(error) or 'see to the folder'}, then {then}",
             ) from error
-        return temporary
 
     def _finish(self, temporary: Path, name: str) -> None:
         temporary.replace(self.path / name)
@@ -229,6 +238,14 @@ class RunDirectory:
                 os.fsync(folder)
             finally:
                 os.close(folder)
+
+
+def _write_through(path: Path, data: bytes) -> None:
+    """Write a file and wait until the disk has it."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _packed(content: Mapping[str, Any]) -> bytes:
