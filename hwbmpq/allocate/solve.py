@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hwbmpq.allocate.allocation import PROOF, Allocation
 from hwbmpq.allocate.core import Picks
@@ -157,7 +158,7 @@ class _Task:
             return _Outcome(picks=picks, value=value, bound=value, solver=name)
         program = IntegerProgram(self._problem, tableau)
         solver, prices = first_that_works(
-            self._solvers, lambda solver: solver.prices(program, max(self._seconds_left(), 1.0))
+            self._solvers, lambda solver: _prices(solver, program, max(self._seconds_left(), 1.0))
         )
         if prices is None:
             if tableau.is_open.sum() > _FEW_CHOICES:
@@ -208,6 +209,14 @@ class _Task:
 
     def _seconds_left(self) -> float:
         return self._deadline - time.monotonic()
+
+
+def _prices(solver: Solver, program: IntegerProgram, seconds: float) -> NDArray[np.float64] | None:
+    """What a solver says, if it can be true: the search stands on it."""
+    prices = solver.prices(program, seconds)
+    if prices is not None and not (prices.shape == (len(program.costs),) and np.isfinite(prices).all()):
+        raise SolverError(f"{solver.name} gave prices that are none")
+    return prices
 
 
 def _is_proven(found: Found) -> bool:

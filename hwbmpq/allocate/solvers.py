@@ -84,6 +84,7 @@ def first_that_works(solvers: list[Solver], ask: Callable[[Solver], T]) -> tuple
             return solver, ask(solver)
         except SolverError as error:
             if position == len(solvers) - 1:
+                error.hint = error.hint or "another solver may do: --solver auto tries all that there are"
                 raise
             _LOG.warning("%s; trying %s", error, solvers[position + 1].name)
     raise AssertionError("there is always a solver to try")
