@@ -1,13 +1,15 @@
 """The processes of a distributed run, seen from one of them; a run of one process is its own first rank."""
 
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 from torch import Tensor, distributed
 
-from hwbmpq.errors import HwbmpqError, OtherRankError
+from hwbmpq.errors import HwbmpqError, OtherRankError, RunStoppedError
 
 Result = TypeVar("Result")
 
@@ -42,6 +44,31 @@ def join(use_cuda: bool) -> bool:
 def leave() -> None:
     if is_distributed():
         distributed.destroy_process_group()
+
+
+@contextmanager
+def losses_told(hint: str) -> Iterator[None]:
+    """While other ranks work along: if one goes, or torchrun ends this one, say so in a sentence instead of a traceback."""
+    if not is_distributed():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise RunStoppedError(
+            f"rank {rank()}: torchrun ended it, as it does when another rank has failed", hint=hint
+        )
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except RuntimeError as error:  # gloo has no type of its own for it
+        if not isinstance(error, distributed.DistError) and "gloo" not in str(error):
+            raise
+        raise HwbmpqError(
+            f"rank {rank()}: another rank was killed, or cannot be reached", hint=hint
+        ) from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def on_first_rank(work: Callable[[], Result]) -> Result:
