@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import dataclass
+from numbers import Real
 
 from hwbmpq.costs.registry import CostModelError, cost_models
 from hwbmpq.errors import HwbmpqError, UnknownNameError
@@ -14,6 +15,8 @@ _DIMENSIONS = {
     "uJ": Dimension(unit="uJ", suffix="", symbols={"J": 1e6}, examples="40uJ, 1.2mJ"),
     "bit-op": Dimension(unit="bit-op", suffix="", symbols={"bit-op": 1.0, "BOP": 1.0}, examples="30GBOP"),
 }
+_LONGEST = 60
+"""Characters of a budget that an error repeats."""
 _SHARE = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*%\s*")
 _RATIO = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*[x×]\s*")
 
@@ -55,13 +58,15 @@ def parse_budget(cost: str, text: str | float) -> Budget:
         if budget.share is not None and budget.share > 1:
             raise ValueError("is more than every layer at its widest")
     except ValueError as error:
-        raise BudgetError(f"budget {cost}={text}: {error}", hint=f"write {forms(cost, unit)}") from None
+        raise BudgetError(
+            f"budget {cost}={_brief(text)}: {error}", hint=f"write {forms(cost, unit)}"
+        ) from None
     return budget
 
 
 def _parse(cost: str, text: str | float, unit: str) -> Budget:
     if not isinstance(text, str):
-        return Budget(cost=cost, amount=float(text))
+        return Budget(cost=cost, amount=_number(text))
     if match := _SHARE.fullmatch(text):
         return Budget(cost=cost, share=float(match[1]) / 100)
     if match := _RATIO.fullmatch(text):
@@ -72,6 +77,23 @@ def _parse(cost: str, text: str | float, unit: str) -> Budget:
         unit, Dimension(unit=unit, suffix="", symbols={unit: 1.0}, examples=f"10 {unit}")
     )
     return Budget(cost=cost, amount=parse_quantity(text, dimension, needs_unit=unit in ("bit", "ms", "uJ")))
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ValueError("is neither a text nor a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError("is too large") from None
+
+
+def _brief(text: object) -> str:
+    try:
+        said = str(text)
+    except ValueError:  # Python prints no integer of thousands of digits
+        said = "a huge number"
+    return said if len(said) <= _LONGEST else f"{said[: _LONGEST - 1]}…"
 
 
 def forms(cost: str, unit: str) -> str:
