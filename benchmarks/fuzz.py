@@ -1,0 +1,158 @@
+"""Coverage-guided fuzzing of everything that reads what others wrote: profiles, packed files, budgets, results of kits.
+
+Only ``HwbmpqError`` may come out, within two seconds and without taking the memory. Packed files and results get a
+checksum that fits (but for one input in four), or the fuzzer would never come past it; half of their changes are made
+to the JSON in them, value by value, the others byte by byte.
+
+    pip install atheris==3.0.0        # not among the project's own requirements
+    python benchmarks/fuzz.py [--seconds 240] [--only budget] [--json benchmarks/results/fuzz.json]
+"""
+
+import argparse
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from fuzz_targets import TARGETS, mutated
+
+LONGEST_S = 2.0
+MOST_MIB = 3000
+
+
+# one target, in a process of its own: libFuzzer never returns
+
+
+class Counts:
+    """What was tried, written down every second: libFuzzer ends the process as it likes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._written = path, 0.0
+        self.tried = self.accepted = self.refused = self.slow = 0
+        self.slowest = 0.0
+
+    def add(self, seconds: float, *, is_accepted: bool) -> None:
+        self.tried += 1
+        self.accepted += is_accepted
+        self.refused += not is_accepted
+        self.slow += seconds > LONGEST_S
+        self.slowest = max(self.slowest, seconds)
+        if time.monotonic() > self._written + 1:
+            self.write()
+
+    def write(self) -> None:
+        self._written = time.monotonic()
+        facts = {
+            "inputs": self.tried,
+            "accepted": self.accepted,
+            "refused": self.refused,
+            "over_2_s": self.slow,
+            "slowest_s": round(self.slowest, 3),
+            "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
+        }
+        temporary = self._path.with_suffix(".new")
+        temporary.write_text(json.dumps(facts))
+        temporary.replace(self._path)
+
+
+def fuzz(target: str, seconds: int, folder: Path) -> None:
+    import atheris
+
+    with atheris.instrument_imports(include=["hwbmpq"]):
+        import hwbmpq.cli.plan_options
+        import hwbmpq.costs
+        import hwbmpq.loading
+        import hwbmpq.measure  # noqa: F401
+    from hwbmpq.errors import HwbmpqError
+
+    read, seeds = TARGETS[target](folder)
+    corpus = folder / "corpus"
+    corpus.mkdir()
+    for number, seed in enumerate(seeds):
+        (corpus / str(number)).write_bytes(seed)
+    counts = Counts(folder / "counts.json")
+
+    def one_input(data: bytes) -> None:
+        start = time.process_time()
+        is_accepted = True
+        try:
+            read(data)
+        except HwbmpqError:
+            is_accepted = False
+        counts.add(time.process_time() - start, is_accepted=is_accepted)
+
+    options = {"max_total_time": seconds, "rss_limit_mb": MOST_MIB, "timeout": 30, "seed": 1, "verbosity": 1}
+    words = [f"-{name}={value}" for name, value in options.items()]
+    mutator = {"custom_mutator": mutated} if target in ("packed", "kit") else {}
+    atheris.Setup([sys.argv[0], *words, f"-artifact_prefix={folder}/", str(corpus)], one_input, **mutator)
+    atheris.Fuzz()
+
+
+def run(target: str, seconds: int) -> dict[str, Any]:
+    """Fuzz one target; what was tried, and what went wrong."""
+    with tempfile.TemporaryDirectory() as name:
+        words = [sys.executable, __file__, "--target", target, "--seconds", str(seconds), "--folder", name]
+        ended = subprocess.run(words, capture_output=True, text=True, errors="replace", env=_environment())
+        counts = Path(name) / "counts.json"
+        if not counts.exists():
+            raise SystemExit(f"{target}: {ended.stderr[-3000:]}")
+        found: dict[str, Any] = json.loads(counts.read_text())
+        found["seconds"] = seconds
+        states = re.findall(r"cov: (\d+) ft: (\d+) corp: (\d+)", ended.stderr)
+        found["edges_of_seeds"] = _edges_of_seeds(ended.stderr)
+        last = states[-1] if states else (0, 0, 0)
+        found |= dict(zip(("edges_covered", "features", "corpus"), map(int, last), strict=True))
+        found["failures"] = int(ended.returncode != 0)
+        if ended.returncode:
+            print(ended.stderr[-6000:], file=sys.stderr)
+            for artefact in [
+                *Path(name).glob("crash-*"),
+                *Path(name).glob("oom-*"),
+                *Path(name).glob("timeout-*"),
+            ]:
+                print(target, artefact.name, artefact.read_bytes()[:2000], file=sys.stderr)
+        return found
+
+
+def _edges_of_seeds(log: str) -> int | None:
+    started = re.search(r"INITED cov: (\d+)", log)
+    return int(started[1]) if started else None
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=int, default=240, help="for each target")
+    parser.add_argument("--only", choices=TARGETS, action="append")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--target", choices=TARGETS, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.target:
+        fuzz(args.target, args.seconds, args.folder)
+        return
+    from hwbmpq.measure.kit_runner import machine_facts
+
+    found = {}
+    for target in args.only or TARGETS:
+        found[target] = run(target, args.seconds)
+        print(target, json.dumps(found[target]))
+    if args.json:
+        facts = {"machine": machine_facts(), "fuzzer": "atheris 3.0.0 (libFuzzer)", "targets": found}
+        args.json.write_text(json.dumps(facts, indent=2) + "\n")
+    raise SystemExit(any(one["failures"] or one["over_2_s"] for one in found.values()))
+
+
+if __name__ == "__main__":
+    main()
