@@ -13,6 +13,7 @@ from faults import Trial
 from runs import Ended, ForkServer, Started, assert_no_traces
 
 RANKS = 2
+SLOWEST = "seconds of a killed job from its start, at most"
 SOON = 40.0
 """Seconds for a job to end by itself: torchrun waits 30 for a rank that does not listen."""
 
@@ -87,9 +88,7 @@ def killed_rank(trial: Trial) -> None:
     if ended.code != 0:
         assert_told(ended)
         trial.counts["kills that hit"] += 1
-        trial.counts["seconds for a job to end, at most"] = max(
-            trial.counts["seconds for a job to end, at most"], round(ended.seconds)
-        )
+        trial.counts[SLOWEST] = round(ended.seconds)
     trial.look_at()
     resumed = torchrun(trial.server, trial.folder, "compress", "--resume", "run", "-q").end()
     assert resumed.code == 0, resumed.err[-3000:]

@@ -7,7 +7,7 @@ from faults import Trial, damaged
 from runs import assert_clear_error, assert_finished
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [3, 7])
 def test_damaged_checkpoints_give_way_or_are_refused(seed: int, trial: Callable[[int], Trial]) -> None:
     damaged(trial(seed))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from faults import KINDS, Trial
-from ranks_killed import forked_ranks, killed_rank
+from ranks_killed import SLOWEST, forked_ranks, killed_rank
 from runs import ForkServer, assert_finished, assert_same_result, result_of
 
 from hwbmpq.measure.kit_runner import machine_facts
@@ -47,9 +47,6 @@ def soak(kind: str, trials: list[Trial], happen: Any) -> None:
     _all[kind] = {"runs": len(trials), "failures": len(failures), "seconds": seconds, **counts}
     _record()
     assert failures == {}
-
-
-SLOWEST = "seconds for a job to end, at most"
 
 
 def _record() -> None:
