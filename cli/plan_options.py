@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from hwbmpq.question import Question
     from hwbmpq.values import Sensitivity
 
-METHODS = ("enbg", "weight-error", "hessian-trace", "activation-density", "uniform")
+METHODS = ("enbg", "divergence", "weight-error", "hessian-trace", "activation-density", "uniform")
 OBJECTIVES = ("linear", "error", "hawq")
 SOLVERS = ("auto", "highs", "glpk")
 _WITHOUT_WEIGHTS = ("uniform",)
-_WITH_IMAGES = ("enbg", "hessian-trace", "activation-density")
+_WITH_IMAGES = ("enbg", "divergence", "hessian-trace", "activation-density")
 
 
 def add_sensitivity_options(parser: argparse.ArgumentParser) -> None:
@@ -34,8 +34,8 @@ def add_sensitivity_options(parser: argparse.ArgumentParser) -> None:
         "--sensitivity",
         default="enbg",
         metavar="FILE|METHOD",
-        help="how much each layer needs its bits: enbg (bit gradients, by a short calibration pass), weight-error "
-        "(no images needed), hessian-trace (slow), activation-density (share of activations that are not zero), uniform, or "
+        help="how much each layer needs its bits: enbg (bit gradients, by a short calibration pass), "
+        "divergence (the answers with one layer narrowed at a time; slower), weight-error (no images needed), hessian-trace (slow), activation-density (share of activations that are not zero), uniform, or "
         "a JSON file of scores (default: %(default)s)",
     )
     group.add_argument(

@@ -59,7 +59,7 @@ def _add_method(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--sensitivity",
         metavar="METHOD",
-        help="what --epochs 0 allocates by: enbg, weight-error or hessian-trace (default: enbg; training always learns enbg)",
+        help="what --epochs 0 allocates by: enbg, divergence, weight-error or hessian-trace (default: enbg; training always learns enbg)",
     )
     group.add_argument(
         "--per-channel",

@@ -103,7 +103,7 @@ def _saved_errors(sensitivity: Sensitivity, choices: Choices, factors: Mapping[s
             raise AllocationError(
                 f"the sensitivity has no error of layer {layer!r} at {', '.join(map(str, missing))} bits, which this "
                 "objective needs",
-                hint="measure it at these widths (--sensitivity enbg, weight-error or hessian-trace with --bits), or use "
+                hint="measure it at these widths (--sensitivity enbg, divergence, weight-error or hessian-trace with --bits), or use "
                 "the objective linear",
             )
         worst = errors[weight_bits(min(options))]

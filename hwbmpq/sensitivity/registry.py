@@ -12,7 +12,7 @@ from hwbmpq.values import Sensitivity
 if TYPE_CHECKING:
     from hwbmpq.sensitivity.measurement import Measurement
 
-OUR_METHODS = ("activation_density", "enbg", "hessian_trace", "uniform", "weight_error")
+OUR_METHODS = ("activation_density", "divergence", "enbg", "hessian_trace", "uniform", "weight_error")
 """The methods that come with hwbmpq, each in the file of its name."""
 
 Measure: TypeAlias = "Callable[[Measurement], Sensitivity]"

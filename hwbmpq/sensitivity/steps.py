@@ -24,10 +24,14 @@ class Step:
 
     name: str
     """``batch 3``, for errors."""
-    images: int
+    inputs: Tensor
     loss: Tensor
     leaves: dict[str, list[Tensor]]
     """By layer: the weights that entered its quantizer, one for each run of the layer."""
+
+    @property
+    def images(self) -> int:
+        return len(self.inputs)
 
     def gradients(self) -> dict[str, Tensor]:
         """The loss's gradient by each layer's weight, added up over its runs."""
@@ -65,7 +69,7 @@ def run_steps(measurement: Measurement, network: nn.Module) -> Iterator[Step]:
         name = f"batch {number}"
         output, leaves = _forward(tap.run, images, name)
         loss = classification_loss(output, labels, name)
-        yield Step(name=name, images=len(labels), loss=loss, leaves=leaves)
+        yield Step(name=name, inputs=images, loss=loss, leaves=leaves)
         if measurement.on_batch is not None:
             measurement.on_batch(number + 1)
 

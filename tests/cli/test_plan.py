@@ -126,7 +126,7 @@ def test_an_unknown_method_lists_the_known_ones(capsys: pytest.CaptureFixture[st
 
 
 def test_an_objective_without_its_errors_says_what_to_measure(plan: Callable[..., str]) -> None:
-    assert "--sensitivity enbg, weight-error" in plan("--objective", "error", code=2)
+    assert "--sensitivity enbg, divergence" in plan("--objective", "error", code=2)
 
 
 @pytest.mark.parametrize("value", [1.0, 66.2959, 999.99951, 8192 * 1.00001, 3.5e6, 1e11])

@@ -17,7 +17,7 @@ Measured = Callable[..., Sensitivity]
 
 
 def step_of(loss: Tensor, leaves: dict[str, list[Tensor]]) -> Step:
-    return Step(name="batch 0", images=1, loss=loss, leaves=leaves)
+    return Step(name="batch 0", inputs=torch.zeros(1), loss=loss, leaves=leaves)
 
 
 def test_one_vector_suffices_for_a_diagonal_quadratic(generator: torch.Generator) -> None:

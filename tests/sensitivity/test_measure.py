@@ -251,7 +251,8 @@ def test_layers_of_another_network_are_refused(tiny_cnn: nn.Module, batch: Any) 
 
 def test_an_unknown_method_lists_the_known(measured: Measured, tiny_cnn: nn.Module, images: Tensor) -> None:
     with pytest.raises(
-        UnknownNameError, match="known: activation_density, enbg, hessian_trace, uniform, weight_error"
+        UnknownNameError,
+        match="known: activation_density, divergence, enbg, hessian_trace, uniform, weight_error",
     ):
         measured(tiny_cnn, images, None, method="magic")
 
