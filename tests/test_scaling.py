@@ -48,21 +48,23 @@ def graphs() -> dict[int, LayerGraph]:
 
 
 def ratio(run: Callable[[int], object]) -> float:
-    """Seconds for the large network over seconds for the small one, each the best of three.
+    """Processor time for the large network over that for the small one, each the best of five, in turn.
 
-    Without the garbage collector, which looks at all that earlier tests have left, at its own times.
+    Not the time on the wall, which other processes share; without the garbage collector, which looks at all that earlier
+    tests have left, at its own times.
     """
 
     def seconds(layers: int) -> float:
-        start = time.perf_counter()
+        start = time.process_time()
         run(layers)
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     gc.disable()
     try:
-        return min(seconds(LARGE) for _ in range(3)) / min(seconds(SMALL) for _ in range(3))
+        pairs = [(seconds(LARGE), seconds(SMALL)) for _ in range(5)]
     finally:
         gc.enable()
+    return min(large for large, _ in pairs) / min(small for _, small in pairs)
 
 
 def scores(graph: LayerGraph) -> Sensitivity:
