@@ -1,16 +1,11 @@
 """The paper's compression ratios, by its formula and our layers."""
 
-import importlib.util
 from pathlib import Path
 
+import paper_ratios
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SPEC = importlib.util.spec_from_file_location("paper_ratios", ROOT / "benchmarks" / "paper_ratios.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-paper_ratios = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(paper_ratios)
 
 
 @pytest.mark.parametrize(

@@ -1,29 +1,13 @@
 """The reference pages are what their generator writes now."""
 
-import importlib.util
 import sys
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
+import generate_reference as generator
 import pytest
 
 ROOT = Path(__file__).parents[1]
-
-
-def load_generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        "generate_reference", ROOT / "docs" / "generate_reference.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-generator = load_generator()
 
 
 @pytest.mark.parametrize("name", ["cli.md", "api.md"])

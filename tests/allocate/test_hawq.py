@@ -1,16 +1,7 @@
 """HAWQ-V3's published case."""
 
-import importlib.util
-from pathlib import Path
-
+import hawq_resnet18 as hawq
 import pytest
-
-PATH = Path(__file__).parents[2] / "benchmarks" / "hawq_resnet18.py"
-SPEC = importlib.util.spec_from_file_location("hawq_resnet18", PATH)
-assert SPEC is not None
-assert SPEC.loader is not None
-hawq = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(hawq)
 
 
 def test_the_latency_limit_is_half_way() -> None:

@@ -1,9 +1,8 @@
 """The paper's runs by name: what they are made of, and that each of them runs."""
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
+import paper_ratios
 import pytest
 
 import hwbmpq
@@ -11,13 +10,6 @@ from hwbmpq.data import load_data
 from hwbmpq.errors import HwbmpqError, UnknownNameError
 from hwbmpq.pipeline import compress
 from hwbmpq.training import PAPER_RECIPES, RunSettings, resolve_settings
-
-_FILE = Path(__file__).parents[2] / "benchmarks" / "paper_ratios.py"
-_SPEC = importlib.util.spec_from_file_location("paper_ratios", _FILE)
-assert _SPEC is not None
-assert _SPEC.loader is not None
-paper_ratios = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(paper_ratios)
 
 TABLE_1 = [name for name, recipe in PAPER_RECIPES.items() if recipe.reported.startswith("Table 1")]
 TABLE_2 = [name for name in PAPER_RECIPES if name not in TABLE_1]
