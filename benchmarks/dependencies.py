@@ -4,7 +4,7 @@ Imports are timed in fresh processes, files in the page cache, medians of five: 
 torch already, as most commands have. Bytes are those of the files that a distribution lists as its own. "Brings": what
 would go if only this dependency went, itself included. Extras are measured where they are installed.
 
-    python benchmarks/dependencies.py -o benchmarks/results/dependencies.json --page docs/dependencies.md
+    python benchmarks/dependencies.py -o benchmarks/results/dependencies.json
 """
 
 import argparse
@@ -194,22 +194,11 @@ def tables(content: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def with_tables(page: str, content: dict[str, Any]) -> str:
-    """A page with its tables written anew: ``<!-- table: NAME -->`` up to ``<!-- end of table -->``."""
-    for name, table in tables(content).items():
-        marks = rf"(<!-- table: {name} -->\n).*?(<!-- end of table -->)"
-        page = re.sub(
-            marks, lambda found, table=table: f"{found[1]}{table}\n{found[2]}", page, flags=re.DOTALL
-        )
-    return page
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("-o", "--output", type=Path)
-    parser.add_argument("--page", type=Path, help="write the tables of this page anew")
     args = parser.parse_args()
     runtime, extras = declared()
     optional = [name for lines in extras.values() for name in lines if is_installed(name)]
@@ -230,8 +219,6 @@ def main() -> None:
         print(table, end="\n\n")
     if args.output:
         args.output.write_text(json.dumps(content, indent=1) + "\n")
-    if args.page:
-        args.page.write_text(with_tables(args.page.read_text(), content))
 
 
 if __name__ == "__main__":

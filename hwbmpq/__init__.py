@@ -14,7 +14,7 @@ if not (_HERE / "cli").is_dir():
     # A source checkout: cli/, models/ and hardware_profiles/ sit beside this folder, not inside it.
     __path__.append(str(_HERE.parent))
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 if _TYPE_CHECKING:
     from hwbmpq import allocate as allocate

@@ -31,13 +31,12 @@ class _Walk:
         self.results: list[Found] = []
         self.sizes, self.test = sizes, test_images()
 
-    def look(self, model: nn.Module, _: Any) -> float:
+    def keep_what_fits(self, model: nn.Module) -> None:
         widths = {name: _width(model.get_submodule(name)) for name in self.sizes}
         memory = sum(self.sizes[name] * width for name, width in widths.items())
         while self.left and memory <= self.left[0] * sum(self.sizes.values()):
             found = accuracy(model, self.test)
             self.results.append(Found(average_bits=self.left.pop(0), widths=widths, accuracy=found))
-        return 1.0  # nothing depends on it: the walk goes to its end
 
 
 def _width(module: nn.Module) -> int:
@@ -58,6 +57,11 @@ def search(budgets: Sequence[float], activation_bits: int | None) -> Searched:
         looks.append(meter.read())
         return found
 
+    def step(model: nn.Module, _: Any) -> float:
+        if looks:  # before the first phase it looks at uniform widths, which are no part of its walk
+            walk.keep_what_fits(model)
+        return accuracy(model, (images[:_IMAGES_A_LOOK], labels[:_IMAGES_A_LOOK]))
+
     @torch.no_grad()
     def calibrate(model: nn.Module, _: Any = None) -> None:
         for batch in images.split(64):
@@ -74,7 +78,7 @@ def search(budgets: Sequence[float], activation_bits: int | None) -> Searched:
             images[:1],
             [((wide, number), (width, number)) for width in sorted(WIDTHS, reverse=True)],
             CallbackFunc(look, None),
-            CallbackFunc(walk.look, None),
+            CallbackFunc(step, None),
             None,
             folder,
             clean_start=True,

@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -30,16 +30,22 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--tools", nargs="+", help="only these, into a file that has the others")
+    parser.add_argument(
+        "--costs", action="store_true", help="only measure again, on a quiet machine, what each search costs"
+    )
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--search", nargs=2, metavar=("TOOL", "ACTIVATION_BITS"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.search:
-        _search_here(*args.search, output=args.output)
+        _search_here(*args.search, output=args.output, budgets=BUDGETS[:1] if args.costs else BUDGETS)
         return
     import hwbmpq
 
     hwbmpq.keep_freed_memory()
     content = json.loads(args.output.read_text()) if args.output.exists() else {"rows": []}
+    if args.costs:
+        _measure_costs(content, args.output)
+        return
     for tool in args.tools or _tools():
         content["rows"] = [row for row in content["rows"] if row["tool"] != tool]
         # With quantized activations only what is usual: the question there is the tools' own result.
@@ -55,6 +61,17 @@ def _tools() -> list[str]:
     return [*OTHERS, *(f"hwbmpq {way}" for way in WAYS)]
 
 
+def _measure_costs(content: dict[str, Any], output: Path) -> None:
+    """One tool after the other, the rest of the rows as they are."""
+    for tool in _tools():
+        (row, *_) = _search_apart(tool, None, output, "--costs")
+        for known in content["rows"]:
+            if (known["tool"], known["activation_bits"]) == (tool, None):
+                known["search"] = row["search"]
+        print(tool, row["search"], flush=True)
+    _save(content, output)
+
+
 def _save(content: dict[str, Any], path: Path) -> None:
     from task import accuracy, test_images, trained_network
 
@@ -66,10 +83,10 @@ def _save(content: dict[str, Any], path: Path) -> None:
     path.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def _search_apart(tool: str, activation_bits: int | None, output: Path) -> list[dict[str, Any]]:
+def _search_apart(tool: str, activation_bits: int | None, output: Path, *more: str) -> list[dict[str, Any]]:
     part = output.with_suffix(".part")
     activations = str(activation_bits or "float")
-    command = [sys.executable, __file__, "--search", tool, activations, "-o", str(part)]
+    command = [sys.executable, __file__, "--search", tool, activations, "-o", str(part), *more]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     if ended.returncode:
@@ -79,7 +96,7 @@ def _search_apart(tool: str, activation_bits: int | None, output: Path) -> list[
     return rows
 
 
-def _search_here(tool: str, activations: str, *, output: Path) -> None:
+def _search_here(tool: str, activations: str, *, output: Path, budgets: Sequence[float]) -> None:
     import torch
 
     import hwbmpq
@@ -89,7 +106,7 @@ def _search_here(tool: str, activations: str, *, output: Path) -> None:
     hwbmpq.keep_freed_memory()  # for all of them: it is the process that gets faster, not the tool
     torch.set_num_threads(1)
     activation_bits = None if activations == "float" else int(activations)
-    searched = _tool(tool)(BUDGETS, activation_bits)
+    searched = _tool(tool)(budgets, activation_bits)
     rows = [
         {"tool": tool, "activation_bits": activation_bits, **asdict(found), "search": asdict(searched.cost)}
         for found in searched.results
