@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from rich.console import Console
 from rich.markup import escape
@@ -52,8 +53,16 @@ examples:
 'hwbmpq COMMAND --help' explains each command."""
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong as all other errors do, rather than the whole usage first."""
+
+    def error(self, message: str) -> NoReturn:
+        _report(HwbmpqError(message, hint=f"{self.prog} --help"))
+        raise SystemExit(USER_ERROR)
+
+
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="hwbmpq",
         description=_DESCRIPTION,
         epilog=_EPILOG,

@@ -42,9 +42,11 @@ def add_sensitivity_options(parser: argparse.ArgumentParser) -> None:
         "--data",
         default="digits",
         metavar="SPEC",
-        help="labelled images to calibrate on: digits (embedded), npz:FILE (arrays x_train, y_train), fake "
-        "(default: %(default)s)",
+        help="labelled images to calibrate on: digits (embedded), npz:FILE (arrays x_train, y_train), folder:PATH, "
+        "cifar10, cifar100, tinyimagenet, fashion-mnist, fake (default: %(default)s)",
     )
+    group.add_argument("--data-root", metavar="DIR", help="where data sets are (default: data)")
+    group.add_argument("--download", action="store_true", help="fetch the data set if it is not there")
     group.add_argument(
         "--images", type=positive, default=32, metavar="N", help="how many of them (default: %(default)s)"
     )
@@ -153,7 +155,13 @@ def get_sensitivity(
         return hwbmpq.sensitivity.load_sensitivity(Path(args.sensitivity))
     images = None
     if method in _WITH_IMAGES:
-        images = hwbmpq.data.load_images(args.data, input_size=model.input_size, count=args.images)
+        images = hwbmpq.data.load_images(
+            args.data,
+            input_size=model.input_size,
+            count=args.images,
+            root=args.data_root,
+            download=args.download,
+        )
     total = 0 if images is None else -(-len(images) // hwbmpq.pipeline.MEASURING_BATCH)
     with progress(f"measuring {method}", total) as advance, redirect_stdout(sys.stderr):
         found = hwbmpq.pipeline.measure(

@@ -11,7 +11,7 @@ from rich.text import Text
 from hwbmpq.amounts import amount
 from hwbmpq.cli.render import counted, plain_table, shorten
 from hwbmpq.cli.render_plan import print_plan, strip
-from hwbmpq.cli.render_run import times
+from hwbmpq.cli.render_run import changed, times
 from hwbmpq.values import Precision
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _print_moves(console: Console, report: "RunReport", *, all_rows: bool) -> No
     if not decisions:
         return
     moved = Counter(move.epoch for move in report.moves)
-    console.print(f"widths were decided {times(decisions)}; they changed {times(len(moved))}")
+    console.print(f"widths were decided {times(decisions)}; they {changed(len(moved))}")
     shown = report.moves if all_rows else report.moves[-_MOST_MOVES:]
     room = max(_NARROWEST_NAME, console.width // 3)
     for move in shown:

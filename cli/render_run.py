@@ -56,12 +56,16 @@ def _decision_lines(result: "Compression") -> list[str]:
     moving = sum(bool(decision.moves) for decision in result.decisions)
     last = result.decisions[-1].epoch
     return [
-        f"widths were decided {times(len(result.decisions))}, last after epoch {last}; they changed {times(moving)}"
+        f"widths were decided {times(len(result.decisions))}, last after epoch {last}; they {changed(moving)}"
     ]
 
 
+def changed(count: int) -> str:
+    return f"changed {times(count)}" if count else "never changed"
+
+
 def times(count: int) -> str:
-    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 def baseline_lines(result: "Compression", baseline: "Compression") -> list[str]:

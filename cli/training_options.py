@@ -26,10 +26,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--recipe",
         metavar="NAME",
-        help="a run of the BMPQ paper's tables: network, data, method, budget, schedule; other flags win. "
-        "bmpq-cifar10-vgg16, -vgg16-small, -resnet18; the same three for cifar100; bmpq-tinyimagenet-vgg16, "
-        "-resnet18; ad-cifar10-vgg16, ad-cifar100-resnet18, ad-tinyimagenet-resnet18 and their counterparts "
-        "bmpq-cifar10-vgg16-120, bmpq-cifar100-resnet18-120, bmpq-tinyimagenet-resnet18-60",
+        help="a run of the BMPQ paper's tables: network, data, method, budget, schedule; other flags win (names: below)",
     )
     add_model_options(parser, required=False)
     device = parser.add_argument_group("device")

@@ -102,5 +102,6 @@ def _check_warmup(epochs: int, warmup_epochs: int) -> None:
     if warmup_epochs >= epochs:
         raise HwbmpqError(
             f"{warmup_epochs} of {epochs} epochs are warm-up: the budget would never be enforced",
-            hint="train for more epochs (2 at least), or shorten the warm-up; 0 epochs only calibrate",
+            hint="train for more epochs (2 at least; as many steps, if --max-steps limits them), or shorten the warm-up; 0 epochs "
+            "only calibrate",
         )

@@ -39,6 +39,8 @@ COMPARED_IMAGES = 256
 _COMPARED_AT_ONCE = 16
 _COMPARED_BY_QONNX = 16
 """It runs node by node in Python."""
+INTEGER_FORM = "int8 kernels"
+"""What a benchmark calls the form that ONNX Runtime computes in integers."""
 _CALIBRATION_IMAGES = 256
 
 
@@ -135,7 +137,7 @@ def benchmark(
     wide_sums: bool = False,
     on_round: Callable[[int], None] | None = None,
 ) -> dict[str, Timing]:
-    """Time the network in float, as stored, and in its integer form, side by side in ONNX Runtime.
+    """Time the network in float, as stored, and in its integer form if it has one, side by side in ONNX Runtime.
 
     ``wide_sums``: the integer form for processors that add products of bytes in 32 bits.
     """
@@ -151,8 +153,9 @@ def benchmark(
             "float": Contestant(path=in_float),
             "compressed": Contestant(path=exact),
             "unpacked at load": Contestant(path=exact, unpacks=True),
-            "int8 kernels": Contestant(path=write_onnx(graph, Path(folder) / "int8.onnx")),
         }
+        if graph.integer_layers or graph.block_linear_layers:
+            contestants[INTEGER_FORM] = Contestant(path=write_onnx(graph, Path(folder) / "int8.onnx"))
         return time_side_by_side(contestants, images, threads=threads, rounds=rounds, on_round=on_round)
 
 

@@ -104,6 +104,8 @@ def compress(
     else:
         trainer = make_trainer(network, allocator, data, settings, run=run, hooks=hooks)
         _begin(trainer, data, state)
+        if run is not None and ranks.rank() == 0 and trainer.progress.epoch < settings.epochs:
+            run.forget_exports()
         if on_trainer is not None:
             on_trainer(trainer)
         progress = trainer.run()

@@ -77,8 +77,14 @@ def run(args: argparse.Namespace) -> None:
     console = OutputConsole()
     opened.print_remarks(console)
     print_timings(console, timings, threads=args.threads)
-    if args.batch == 1:
-        print_budget(console, predicted, timings["int8 kernels"])
+    integers = timings.get(hwbmpq.deployment.INTEGER_FORM)
+    if integers is None:
+        console.print(
+            "[yellow]![/] no layer can run on integer kernels: none has weights and activations of 8 bits or fewer",
+            soft_wrap=True,
+        )
+    elif args.batch == 1:
+        print_budget(console, predicted, integers)
 
 
 def _predicted_latency(opened: OpenedRun) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import hwbmpq
-from hwbmpq.cli.render import OutputConsole
+from hwbmpq.cli.render import OutputConsole, counted
 from hwbmpq.cli.render_infeasible import explained_infeasible
 from hwbmpq.cli.render_run import accuracy_lines, baseline_lines, print_run
 from hwbmpq.cli.run_building import build
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from hwbmpq.pipeline import Compression
     from hwbmpq.training import RunDirectory, RunSettings
 
+_ANYWHERE = ("input", "num_classes", "data_root", "seed", "baseline", "device", "amp", "checkpoint_minutes")
+"""Settings that may differ from a recipe's without making it another run."""
 _DESCRIPTION = """\
 Train a network once, quantized. Bit gradients tell which layers matter; after the warm-up and
 after every interval an integer program gives each layer the width that the device's budget
@@ -45,6 +47,13 @@ examples:
   hwbmpq compress --recipe bmpq-cifar10-vgg16 --data-root ~/data
   hwbmpq compress --resume runs/resnet18-jetson_nano
   torchrun --nproc-per-node 4 -m hwbmpq compress --model timm:resnet18 --target mpic --data cifar10
+
+recipes, after the BMPQ paper's tables:
+  bmpq-cifar10-vgg16          bmpq-cifar10-vgg16-small    bmpq-cifar10-resnet18
+  bmpq-cifar100-vgg16         bmpq-cifar100-vgg16-small   bmpq-cifar100-resnet18
+  bmpq-tinyimagenet-vgg16     bmpq-tinyimagenet-resnet18
+  ad-cifar10-vgg16            ad-cifar100-resnet18        ad-tinyimagenet-resnet18
+  bmpq-cifar10-vgg16-120      bmpq-cifar100-resnet18-120  bmpq-tinyimagenet-resnet18-60
 
 A run leaves a folder with report.html (everything, with plots), model.safetensors (the network,
 packed; hwbmpq export makes ONNX of it), config.yaml (all settings, for --config), allocation.json
@@ -141,9 +150,8 @@ def _compress(args: argparse.Namespace, settings: "RunSettings", folder: "RunDir
     settings = settings.model_copy(update={"input": size, "num_classes": data.classes})
     if not args.quiet:
         _announce(console, settings, model, data, folder)
-    if args.recipe is not None:
-        reported = hwbmpq.training.get_paper_recipe(args.recipe).reported
-        console.print(f"recipe {escape(args.recipe)}; the paper's {reported}", soft_wrap=True)
+        if args.recipe is not None:
+            console.print(_said_of_recipe(args.recipe, settings), soft_wrap=True)
     make = None
     if is_first and args.resume is None:
         make = partial(_make_folder, settings, folder, console, overwrite=args.overwrite)
@@ -201,6 +209,18 @@ def _make_folder(
     folder.save_settings(settings, facts)
 
 
+def _said_of_recipe(name: str, settings: "RunSettings") -> str:
+    """What the paper reports, or why this run cannot be compared with it."""
+    whole = hwbmpq.training.resolve_settings({}, recipe=name).model_dump()
+    other = [
+        field
+        for field, value in settings.model_dump().items()
+        if field not in _ANYWHERE and value != whole[field]
+    ]
+    reported = f"recipe {name}; the paper's {hwbmpq.training.get_paper_recipe(name).reported}"
+    return reported if not other else f"{reported}, not comparable: other {', '.join(other)}"
+
+
 def _announce(
     console: Console, settings: "RunSettings", model: "LoadedModel", data: "ImageData", folder: "RunDirectory"
 ) -> None:
@@ -211,6 +231,10 @@ def _announce(
     )
     for remark in data.remarks:
         console.print(f"[yellow]![/] {escape(remark)}", soft_wrap=True)
+    if settings.max_steps is not None:
+        console.print(
+            f"to try it out: {counted(settings.epochs, 'epoch')}, at most {counted(settings.max_steps, 'step')} in all"
+        )
     if settings.epochs == 0 and not (
         settings.weights or settings.pretrained or settings.model.startswith("file:")
     ):

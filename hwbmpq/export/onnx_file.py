@@ -67,7 +67,8 @@ class OnnxGraph:
             )
         elif self.form == "int8" and not self.block_linear_layers:
             found.append(
-                "no layer has weights and activations of 8 bits or fewer: all run in float; train with --activation-bits 8"
+                "no layer has weights and activations of 8 bits or fewer: all run in float; that takes a target with 8-bit activations, "
+                "such as mpic or x86_onnxruntime"
             )
         if self.unsigned_layers:
             found.append(

@@ -127,6 +127,12 @@ class RunDirectory:
         """Where an exported graph is, if there is one."""
         return self.path / ONNX_FILES[kind]
 
+    def forget_exports(self) -> None:
+        """Take away files that a network was exported to: it is about to change."""
+        for name in _EXPORTS:
+            (self.path / name).unlink(missing_ok=True)
+            (self.path / of_best(name)).unlink(missing_ok=True)
+
     # settings
 
     def save_settings(self, settings: RunSettings, facts: Mapping[str, Any]) -> None:
@@ -198,6 +204,11 @@ class RunDirectory:
                 return _unpacked(path), "; ".join(problems)
             except CheckpointError as error:
                 problems.append(str(error))
+        if best and self.has_checkpoint and not (self.path / BEST).exists():
+            raise CheckpointError(
+                f"{self.path} has no best epoch: none has ended since its widths were decided",
+                hint=f"leave out --best, or go on with it: hwbmpq compress --resume {self.path}",
+            )
         if best or self.has_checkpoint:
             raise CheckpointError(
                 "; ".join(problems), hint="there is no older state that is whole: start the run anew"

@@ -109,6 +109,8 @@ class RunSettings(BaseModel):
     def _consistent(self) -> "RunSettings":
         if self.method == "hpq" and (self.bits is None or len(self.bits) != 1):
             raise ValueError("the method hpq has one width for all layers: give --bits with one number")
+        if self.max_steps is not None and not self.epochs:
+            raise ValueError("without epochs there are no steps: leave out max_steps")
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0")
         return self

@@ -80,5 +80,7 @@ def check_outputs(network: nn.Module, data: ImageData, *, at_least: bool = False
     if outputs < data.classes or (outputs > data.classes and not at_least):
         raise HwbmpqError(
             f"the network has {outputs} outputs, but {data.name} has {data.classes} classes",
-            hint=f"build the network with {data.classes} classes (--num-classes {data.classes})",
+            hint=f"give images of at most {outputs} classes"
+            if at_least
+            else f"build the network with {data.classes} classes (--num-classes {data.classes})",
         )
