@@ -10,9 +10,11 @@ from torch import nn
 import hwbmpq
 from hwbmpq import pipeline
 from hwbmpq.allocate import InfeasibleBudget
+from hwbmpq.data import load_data
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import LayerGraph
 from hwbmpq.hardware import HardwareProfile
+from hwbmpq.training import RunDirectory, resolve_settings
 from hwbmpq.values import Precision, Sensitivity
 
 
@@ -188,3 +190,26 @@ def test_linear_values_of_three_widths_get_a_remark(
     question = pipeline.ask(graph, mpic, {"memory": "10x"}, bits=bits)
     plan = pipeline.plan(question, scores(graph), with_explanation=False)
     assert any("prefers extremes" in remark for remark in plan.remarks) is is_said
+
+
+def test_exports_of_an_earlier_state_go_when_training_goes_on(tmp_path: Path) -> None:
+    data = load_data("fake", input_size=(3, 8, 8), classes=5, train_limit=16, test_limit=4)
+    settings = resolve_settings(
+        {"model": "own", "target": "generic", "data": "fake", "epochs": 2, "batch_size": 8, "bits": (2, 4)}
+    )
+    run = RunDirectory(tmp_path / "run").create()
+    stale = [run.path / name for name in ("model.onnx", "model.int8.onnx", "best.onnx")]
+    for path in stale:
+        path.write_bytes(b"of an earlier state")
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5)
+    )
+    pipeline.compress(model, data, settings, run=run)
+    assert not any(path.exists() for path in stale)
+    run.path.joinpath("model.onnx").write_bytes(b"of the end")
+    state = run.load_checkpoint()[0]
+    again = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5)
+    )
+    pipeline.compress(again, data, settings, run=run, state=state)  # nothing is left to train
+    assert run.path.joinpath("model.onnx").exists()

@@ -10,6 +10,7 @@ from torch import nn
 
 import hwbmpq
 from hwbmpq.data import ImageData
+from hwbmpq.pipeline import _HESSIAN_IMAGES
 from hwbmpq.sensitivity import measure_sensitivity
 from hwbmpq.training import RunSettings
 from hwbmpq.training.setup import calibration_batches
@@ -34,7 +35,7 @@ def _search(way: tuple[str, str], budgets: Sequence[float], activation_bits: int
     for bits in budgets:
         network = trained_network()
         settings = _settings(way, bits * sum(weight_sizes(network).values()), activation_bits)
-        cost = cost or _search_alone(network, data, settings)
+        cost = cost or _search_alone(way, network, data, settings)
         result = hwbmpq.pipeline.compress(network, data, settings)
         assert result.plan is not None
         widths = {layer.name: layer.precision.weight_bits for layer in result.plan.layers}
@@ -45,6 +46,7 @@ def _search(way: tuple[str, str], budgets: Sequence[float], activation_bits: int
 
 def _settings(way: tuple[str, str], memory_bits: float, activation_bits: int | None) -> RunSettings:
     objective, sensitivity = way
+    how = {"method": "hawq"} if objective == "hawq" else {"objective": objective, "sensitivity": sensitivity}
     return hwbmpq.training.resolve_settings(
         {
             "model": "hwbmpq:resnet20",
@@ -52,24 +54,27 @@ def _settings(way: tuple[str, str], memory_bits: float, activation_bits: int | N
             "bits": WIDTHS,
             "budgets": {"memory": memory_bits},
             "epochs": 0,
-            "objective": objective,
-            "sensitivity": sensitivity,
+            **how,
         }
     )
 
 
-def _search_alone(network: nn.Module, data: ImageData, settings: RunSettings) -> SearchCost:
+def _search_alone(
+    way: tuple[str, str], network: nn.Module, data: ImageData, settings: RunSettings
+) -> SearchCost:
     """Sensitivity and solution, which is all of the search; the rounding of ``compress`` comes after it."""
+    objective, method = way
+    images = _HESSIAN_IMAGES if objective == "hawq" else settings.calibration_images
     meter = Meter()
     question = hwbmpq.pipeline.question_of(network, data, settings)
     sensitivity = measure_sensitivity(
         network,
         question.graph,
-        calibration_batches(data.train, settings.calibration_images),
-        method=settings.sensitivity,
+        calibration_batches(data.train, images),
+        method=method,
         precisions=question.as_trained(question.widest),
         widths={name: [p.weight_bits for p in options] for name, options in question.choices.items()},
         per_channel=True,
     )
-    hwbmpq.pipeline.plan(question, sensitivity, objective=settings.objective, with_explanation=False)
+    hwbmpq.pipeline.plan(question, sensitivity, objective=objective, with_explanation=False)
     return meter.read()

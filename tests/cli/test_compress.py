@@ -381,3 +381,56 @@ def test_an_unknown_recipe_is_an_error_that_names_another(run: Run) -> None:
     code, _, err = run("compress", "--recipe", "bmpq-cifar10-vgg61")
     assert code == 2
     assert "bmpq-cifar10-vgg16" in err
+
+
+def test_a_recipe_that_is_changed_is_not_held_against_the_paper(run: Run) -> None:
+    code, _, err = run(
+        *(
+            "compress",
+            "--recipe",
+            "bmpq-cifar10-vgg16",
+            "--model",
+            "hwbmpq:resnet8",
+            "--budget",
+            "memory=12x",
+        ),
+        *(
+            "--data",
+            "fake",
+            "--train-images",
+            "8",
+            "--test-images",
+            "4",
+            "--batch-size",
+            "4",
+            "--max-steps",
+            "2",
+        ),
+    )
+    assert code == 0, err
+    said = " ".join(err.split())
+    assert "not comparable: other model, budgets, data, train_images, test_images, epochs" in said
+    assert "to try it out: 2 epochs, at most 2 steps in all" in said
+
+
+def test_help_names_every_recipe(run: Run) -> None:
+    _, out, _ = run("compress", "--help")
+    assert set(hwbmpq.training.PAPER_RECIPES) <= set(out.split())
+
+
+def test_an_unfinished_run_has_no_best_epoch_and_is_not_given_up(run: Run, tmp_path: Path) -> None:
+    code, _, err = run("compress", *SHORT, "--run-dir", "run", "-q")
+    assert code == 0, err
+    Path("run/best.pt").unlink()
+    code, _, err = run("evaluate", "run", "--best")
+    assert code == 2
+    assert "has no best epoch" in err
+    assert "--resume run" in err
+
+
+def test_a_mistyped_flag_is_answered_in_two_lines(run: Run) -> None:
+    code, out, err = run("compress", "--method", "hqp")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: argument --method: invalid choice: 'hqp'")
+    assert err.endswith("try: hwbmpq compress --help\n")
+    assert "usage" not in err
