@@ -35,6 +35,12 @@ PACKAGES = (
     "model-compression-toolkit",
     "nncf",
 )
+
+
+class NotOfferedError(Exception):
+    """A tool says of itself that it does not do this."""
+
+
 Export = Callable[[int, Path], None]
 """Writes a network at a weight width into a folder."""
 
@@ -172,10 +178,16 @@ def by_nncf(width: int, folder: Path) -> None:
     calibration = nncf.Dataset(list(images.split(1)))
     if width == 8:
         network = nncf.quantize(trained_network(), calibration)
-    else:  # the only widths below 8 that it has; it has no 2
-        mode = {4: nncf.CompressWeightsMode.INT4_SYM}[width]
+    elif width == 2:
+        raise NotOfferedError("NNCF has no integer weights of 2 bits")
+    else:
         network = nncf.compress_weights(
-            trained_network(), mode=mode, ratio=1.0, group_size=-1, dataset=calibration, all_layers=True
+            trained_network(),
+            mode=nncf.CompressWeightsMode.INT4_SYM,
+            ratio=1.0,
+            group_size=-1,
+            dataset=calibration,
+            all_layers=True,
         )
     torch.onnx.export(network, (_image(),), str(folder / "m.onnx"), dynamo=False)
 
