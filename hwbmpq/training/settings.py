@@ -141,8 +141,8 @@ def resolve_settings(given: Mapping[str, Any], *, recipe: str | None = None) -> 
         named=None if recipe is None else get_paper_recipe(recipe).settings,
     )
     completion = complete(epochs=epochs if isinstance(epochs, int) else None)  # else refused below
-    most = said.get("max_steps")
-    if isinstance(most, int) and 0 < most < said.get("epochs", completion["epochs"]):
+    most, planned = said.get("max_steps"), said.get("epochs", completion["epochs"])
+    if isinstance(most, int) and isinstance(planned, int) and 0 < most < planned:
         said["epochs"] = most  # an epoch has a step at least
         completion = complete(epochs=most)
     if said.get("decide_after") is not None:

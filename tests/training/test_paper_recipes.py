@@ -82,6 +82,16 @@ def test_a_dry_run_shortens_epochs_that_were_asked_for() -> None:
     assert settings_of("bmpq-cifar10-vgg16", epochs=4, max_steps=8).epochs == 4
 
 
+def test_epochs_that_are_no_number_are_named_whatever_the_steps() -> None:
+    with pytest.raises(HwbmpqError, match="epochs: "):
+        settings_of("bmpq-cifar10-vgg16", epochs="many", max_steps=3)
+
+
+def test_steps_without_epochs_are_refused() -> None:
+    with pytest.raises(HwbmpqError, match="without epochs there are no steps"):
+        settings_of("bmpq-cifar10-vgg16", epochs=0, max_steps=3)
+
+
 @pytest.mark.parametrize("most", [0, -3])
 def test_a_run_without_steps_is_refused(most: int) -> None:
     with pytest.raises(HwbmpqError, match="max_steps"):
