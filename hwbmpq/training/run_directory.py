@@ -129,9 +129,15 @@ class RunDirectory:
 
     def forget_exports(self) -> None:
         """Take away files that a network was exported to: it is about to change."""
-        for name in _EXPORTS:
-            (self.path / name).unlink(missing_ok=True)
-            (self.path / of_best(name)).unlink(missing_ok=True)
+        exports = [self.path / name for export in _EXPORTS for name in (export, of_best(export))]
+        for path in filter(Path.exists, exports):
+            try:
+                path.unlink()
+            except OSError as error:
+                raise HwbmpqError(
+                    f"{path}, of an earlier state of the run, cannot be removed: {error.strerror or error}",
+                    hint=what_to_do(error),
+                ) from error
 
     # settings
 
