@@ -31,13 +31,7 @@ def get_paper_recipe(name: str) -> PaperRecipe:
 def _table_1(network: str, data: str, ratio: float, reported: str) -> PaperRecipe:
     return PaperRecipe(
         reported=f"Table 1: {reported}",
-        settings={
-            "model": f"hwbmpq:{network}",
-            "data": data,
-            "target": "generic",
-            **_bmpq(ratio),
-            "epochs": _EPOCHS[data],
-        },
+        settings={**_network(network, data), **_bmpq(ratio), "epochs": _EPOCHS[data]},
     )
 
 
@@ -46,15 +40,12 @@ def _table_2(network: str, data: str, method: Mapping[str, Any], accuracy: float
     epochs = _EPOCHS[data] * 3 // 5
     return PaperRecipe(
         reported=f"Table 2: {accuracy} % after {epochs} epochs",
-        settings={
-            "model": f"hwbmpq:{network}",
-            "data": data,
-            "target": "generic",
-            **method,
-            "epochs": epochs,
-            "lr_decay_at": (2 / 3,),
-        },
+        settings={**_network(network, data), **method, "epochs": epochs, "lr_decay_at": (2 / 3,)},
     )
+
+
+def _network(name: str, data: str) -> dict[str, Any]:
+    return {"model": f"hwbmpq:{name}", "data": data, "target": "generic"}
 
 
 def _bmpq(ratio: float) -> dict[str, Any]:
