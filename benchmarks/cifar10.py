@@ -44,8 +44,10 @@ def half_way(spec: str) -> float:
     """Memory in bits of the network with its inner layers at 3 bits on average."""
     model = hwbmpq.models.load_model(spec, num_classes=10)
     graph = hwbmpq.describe(model.network, model.example_input())
-    question = hwbmpq.pipeline.ask(graph, hwbmpq.load_profile("generic"), bits=(2, 4), activation_bits="same")
-    return sum(question.costs.smallest_and_largest("memory")) / 2
+    space = hwbmpq.pipeline.build_search_space(
+        graph, hwbmpq.load_profile("generic"), bits=(2, 4), activation_bits="same"
+    )
+    return sum(space.costs.smallest_and_largest("memory")) / 2
 
 
 def run(args: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:

@@ -37,9 +37,9 @@ IMPORTS = {
     "rich": "import rich.console, rich.progress, rich.table",
     "safetensors": "import safetensors.torch",
     "scikit-learn": "import sklearn.datasets",
-    "torchvision": "from hwbmpq.torchvision_import import import_torchvision; import_torchvision()",
-    "timm": "from hwbmpq.torchvision_import import import_timm; import_timm()",
-    "lightning": "from hwbmpq.torchvision_import import import_torchvision; import_torchvision(); import lightning.pytorch",
+    "torchvision": "from hwbmpq.data.torchvision_import import import_torchvision; import_torchvision()",
+    "timm": "from hwbmpq.data.torchvision_import import import_timm; import_timm()",
+    "lightning": "from hwbmpq.data.torchvision_import import import_torchvision; import_torchvision(); import lightning.pytorch",
 }
 COMMANDS = {
     "--help": ["--help"],

@@ -65,9 +65,9 @@ def fuzz(target: str, seconds: int, folder: Path) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["hwbmpq"]):
-        import hwbmpq.cli.plan_options
+        import hwbmpq.cli.options.plan
         import hwbmpq.costs
-        import hwbmpq.loading
+        import hwbmpq.export.packed.load
         import hwbmpq.measure  # noqa: F401
     from hwbmpq.errors import HwbmpqError
 

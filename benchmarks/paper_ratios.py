@@ -13,7 +13,7 @@ from hwbmpq.values import Precision
 
 
 @dataclass(frozen=True)
-class Row:
+class BudgetRow:
     dataset: str
     network: str
     papers_ratio: float
@@ -25,18 +25,18 @@ CLASSES = {"CIFAR-10": 10, "CIFAR-100": 100, "Tiny-ImageNet": 200}
 INPUT_SIZE = {"CIFAR-10": (3, 32, 32), "CIFAR-100": (3, 32, 32), "Tiny-ImageNet": (3, 64, 64)}
 # Kundu et al., BMPQ, DATE 2022 (arXiv:2112.13843), Table 1.
 TABLE_1 = (
-    Row("CIFAR-10", "vgg16", 10.5, "16 4 4 4 4 4 4 4 4 4 2 2 2 2 4 16"),
-    Row("CIFAR-10", "vgg16", 15.4, "16 4 2 4 4 2 2 2 2 2 2 2 2 2 2 16"),
-    Row("CIFAR-10", "resnet18", 13.4, "16 2 2 4 2 4 4 2 2 4 4 4 2 2 2 2 2 16"),
-    Row("CIFAR-100", "vgg16", 14.6, "16 4 4 4 4 2 4 2 2 2 2 2 2 2 4 16"),
-    Row("CIFAR-100", "vgg16", 15.4, "16 4 2 4 4 2 2 2 2 2 2 2 2 2 2 16"),
-    Row("CIFAR-100", "resnet18", 9.4, "16 2 2 4 2 4 4 4 2 4 4 2 4 4 4 4 2 16"),
-    Row("Tiny-ImageNet", "vgg16", 10.0, "16 4 4 4 4 4 4 2 4 4 2 2 4 2 4 16"),
-    Row("Tiny-ImageNet", "resnet18", 8.8, "16 2 2 2 2 2 2 2 2 2 2 2 4 4 4 4 4 16"),
+    BudgetRow("CIFAR-10", "vgg16", 10.5, "16 4 4 4 4 4 4 4 4 4 2 2 2 2 4 16"),
+    BudgetRow("CIFAR-10", "vgg16", 15.4, "16 4 2 4 4 2 2 2 2 2 2 2 2 2 2 16"),
+    BudgetRow("CIFAR-10", "resnet18", 13.4, "16 2 2 4 2 4 4 2 2 4 4 4 2 2 2 2 2 16"),
+    BudgetRow("CIFAR-100", "vgg16", 14.6, "16 4 4 4 4 2 4 2 2 2 2 2 2 2 4 16"),
+    BudgetRow("CIFAR-100", "vgg16", 15.4, "16 4 2 4 4 2 2 2 2 2 2 2 2 2 2 16"),
+    BudgetRow("CIFAR-100", "resnet18", 9.4, "16 2 2 4 2 4 4 4 2 4 4 2 4 4 4 4 2 16"),
+    BudgetRow("Tiny-ImageNet", "vgg16", 10.0, "16 4 4 4 4 4 4 2 4 4 2 2 4 2 4 16"),
+    BudgetRow("Tiny-ImageNet", "resnet18", 8.8, "16 2 2 2 2 2 2 2 2 2 2 2 4 4 4 4 4 16"),
 )
 
 
-def ratio(row: Row, tie: str = "input") -> float:
+def ratio(row: BudgetRow, tie: str = "input") -> float:
     """The compression ratio of one row, counted by the cost model ``memory``."""
     model = hwbmpq.models.load_model(
         f"hwbmpq:{row.network}",

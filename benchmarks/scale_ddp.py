@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 import hwbmpq
-from hwbmpq import ranks
+from hwbmpq import distributed
 
 BATCH, ROUNDS = 32, 60
 Rounds = dict[str, list[float]]
@@ -44,7 +44,7 @@ def make_step(kind: str, is_wrapped: bool) -> Callable[[], None]:
         nn.functional.cross_entropy(forward(images), labels).backward()
         if allocator is not None:
             # Without DDP a network trains for itself: there is nothing to agree on with other ranks.
-            with mock.patch.object(ranks, "is_distributed", return_value=is_wrapped):
+            with mock.patch.object(distributed, "is_distributed", return_value=is_wrapped):
                 allocator.step()
         optimizer.step()
         optimizer.zero_grad()

@@ -74,22 +74,24 @@ def stage(target: str, name: str, layers: int, width: int) -> Callable[[], dict[
     profile = hwbmpq.load_profile(target)
     if name == "costs":  # a copy has not computed its schedule yet
         return lambda: {"costs": list(hwbmpq.costs.tabulate(replace(graph), profile).tables)}
-    question = pipeline.ask(graph, profile, {"memory": "100%"})
+    space = pipeline.build_search_space(graph, profile, {"memory": "100%"})
     sensitivity = Sensitivity(method="given", scores=scores([x.name for x in graph]))
     if name == "frontier":
 
         def trade_off() -> dict[str, Any]:
-            found = pipeline.trade_off(question, sensitivity, ["memory"])
+            found = pipeline.trade_off(space, sensitivity, ["memory"])
             return {"points": len(found), "is_exact": found.is_exact}
 
         return trade_off
     costs, shares = (["memory"], SHARES) if name == "plan" else (["memory", "latency"], SHARES[1:2])
-    ranges = {cost: question.costs.smallest_and_largest(cost) for cost in costs}
+    ranges = {cost: space.costs.smallest_and_largest(cost) for cost in costs}
     budgets = [{cost: low + share * (high - low) for cost, (low, high) in ranges.items()} for share in shares]
 
     def plan() -> dict[str, Any]:
         plans = [
-            pipeline.plan(pipeline.ask(graph, profile, budget), sensitivity, with_explanation=False)
+            pipeline.plan(
+                pipeline.build_search_space(graph, profile, budget), sensitivity, with_explanation=False
+            )
             for budget in budgets
         ]
         solver = sum(found.allocation.seconds for found in plans)

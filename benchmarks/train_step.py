@@ -101,7 +101,7 @@ def measure(spec: str, size: tuple[int, ...], batch: int, rounds: int) -> dict[s
     plain = model.network.train()
     quantized = copy.deepcopy(plain)
     graph = hwbmpq.describe(quantized, images)
-    hwbmpq.quant.prepare(quantized, graph, precision=4, end_precision=None)
+    hwbmpq.quant.prepare(quantized, graph, precision=4, first_last_precision=None)
     for _ in range(hwbmpq.quant.CALIBRATION_BATCHES + 1):  # past the initialisation of α
         step_seconds(quantized, images, labels)
     step_seconds(plain, images, labels)

@@ -53,9 +53,9 @@ def plan(
     budgets: dict[str, str] | None = None,
 ) -> hwbmpq.Allocation:
     """Ask for widths within the budgets (None: the profile's own), and print them."""
-    question = hwbmpq.pipeline.ask(graph, profile, budgets)
-    found = hwbmpq.pipeline.plan(question, scores, with_explanation=False).allocation
-    print(f"{profile.title}: {', '.join(f'{cost} {text}' for cost, text in question.asked.items())}")
+    space = hwbmpq.pipeline.build_search_space(graph, profile, budgets)
+    found = hwbmpq.pipeline.plan(space, scores, with_explanation=False).allocation
+    print(f"{profile.title}: {', '.join(f'{cost} {text}' for cost, text in space.asked.items())}")
     for name, precision in found.bits.items():
         print(f"  {name:16} {precision}")
     return found
@@ -71,7 +71,9 @@ def by_hand(folder: Path) -> hwbmpq.HardwareProfile:
 def by_measuring(graph: hwbmpq.LayerGraph, folder: Path) -> hwbmpq.HardwareProfile:
     """What ``hwbmpq targets measure`` does; for real, take more rounds, and leave the machine alone meanwhile."""
     widths = hwbmpq.measure.parse_widths(WIDTHS)
-    kernels = hwbmpq.measure.layer_kernels([graph], widths, wide_sums=hwbmpq.measure.wide_sums_here())
+    kernels = hwbmpq.measure.layer_kernels(
+        [graph], widths, accumulates_int32=hwbmpq.measure.accumulates_int32_here()
+    )
     results = hwbmpq.measure.measure_here(kernels, widths=widths, models=[MODEL], rounds=3)
     measurement = hwbmpq.measure.Measurement.of(results)
     return hwbmpq.measure.write_profile(measurement, "this_machine", folder=folder)

@@ -14,37 +14,40 @@ if not (_HERE / "cli").is_dir():
     # A source checkout: cli/, models/ and hardware_profiles/ sit beside this folder, not inside it.
     __path__.append(str(_HERE.parent))
 
-__version__ = "0.1.0"
+from hwbmpq import deprecated as _deprecated  # noqa: E402 (after __path__)
+
+_deprecated.install()
+
+__version__ = "0.2.0.dev0"
 
 if _TYPE_CHECKING:
     from hwbmpq import allocate as allocate
     from hwbmpq import costs as costs
     from hwbmpq import data as data
-    from hwbmpq import deployment as deployment
+    from hwbmpq import distributed as distributed
     from hwbmpq import export as export
     from hwbmpq import graph as graph
     from hwbmpq import hardware as hardware
     from hwbmpq import measure as measure
     from hwbmpq import models as models
-    from hwbmpq import page as page
     from hwbmpq import pipeline as pipeline
     from hwbmpq import quant as quant
-    from hwbmpq import ranks as ranks
     from hwbmpq import report as report
+    from hwbmpq import search as search
     from hwbmpq import sensitivity as sensitivity
     from hwbmpq import training as training
     from hwbmpq.allocate import Allocation as Allocation
     from hwbmpq.allocate import InfeasibleBudget as InfeasibleBudget
-    from hwbmpq.allocator import BitAllocator as BitAllocator
     from hwbmpq.costs import CostModel as CostModel
     from hwbmpq.costs import CostTable as CostTable
     from hwbmpq.errors import HwbmpqError as HwbmpqError
+    from hwbmpq.export.packed.load import load as load
     from hwbmpq.graph import LayerGraph as LayerGraph
     from hwbmpq.graph import describe as describe
     from hwbmpq.hardware import HardwareProfile as HardwareProfile
     from hwbmpq.hardware import load_profile as load_profile
-    from hwbmpq.host_memory import keep_freed_memory as keep_freed_memory
-    from hwbmpq.loading import load as load
+    from hwbmpq.search.allocator import BitAllocator as BitAllocator
+    from hwbmpq.training.host_memory import keep_freed_memory as keep_freed_memory
     from hwbmpq.values import Layer as Layer
     from hwbmpq.values import Precision as Precision
     from hwbmpq.values import Sensitivity as Sensitivity
@@ -56,24 +59,23 @@ _SUBMODULES = frozenset(
         "allocate",
         "costs",
         "data",
-        "deployment",
+        "distributed",
         "export",
         "graph",
         "hardware",
         "measure",
         "models",
-        "page",
         "pipeline",
         "quant",
-        "ranks",
         "report",
+        "search",
         "sensitivity",
         "training",
     }
 )
 _HOME_OF = {
     "Allocation": "hwbmpq.allocate",
-    "BitAllocator": "hwbmpq.allocator",
+    "BitAllocator": "hwbmpq.search.allocator",
     "CostModel": "hwbmpq.costs",
     "CostTable": "hwbmpq.costs",
     "HardwareProfile": "hwbmpq.hardware",
@@ -86,8 +88,8 @@ _HOME_OF = {
     "TieGroup": "hwbmpq.values",
     "Uncovered": "hwbmpq.values",
     "describe": "hwbmpq.graph",
-    "keep_freed_memory": "hwbmpq.host_memory",
-    "load": "hwbmpq.loading",
+    "keep_freed_memory": "hwbmpq.training.host_memory",
+    "load": "hwbmpq.export.packed.load",
     "load_profile": "hwbmpq.hardware",
 }
 __all__ = sorted([*_SUBMODULES, *_HOME_OF, "__version__"])
@@ -98,6 +100,8 @@ def __getattr__(name: str) -> _Any:
         return _import_module(f"hwbmpq.{name}")
     if name in _HOME_OF:
         return getattr(_import_module(_HOME_OF[name]), name)
+    if f"hwbmpq.{name}" in _deprecated.MOVED_MODULES:
+        return _import_module(f"hwbmpq.{name}")
     raise AttributeError(f"module 'hwbmpq' has no attribute {name!r}; public names: {', '.join(__all__)}")
 
 

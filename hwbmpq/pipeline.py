@@ -9,27 +9,28 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from hwbmpq import ranks
-from hwbmpq.allocator import BitAllocator
+from hwbmpq import distributed
 from hwbmpq.data.images import ImageData
-from hwbmpq.decisions import Decision
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import describe
 from hwbmpq.hardware import load_profile
-from hwbmpq.host_memory import keep_freed_memory
-from hwbmpq.methods import get_method
-from hwbmpq.planning import MEASURING_BATCH as MEASURING_BATCH
-from hwbmpq.planning import measure as measure
-from hwbmpq.planning import plan as plan
-from hwbmpq.planning import report_on
-from hwbmpq.planning import trade_off as trade_off
 from hwbmpq.quant import as_float, prepare
-from hwbmpq.question import Question
-from hwbmpq.question import ask as ask
 from hwbmpq.report import Plan, RunFacts, report_on_run
-from hwbmpq.reporting import facts_of as facts_of
+from hwbmpq.search.allocator import BitAllocator
+from hwbmpq.search.decisions import Decision
+from hwbmpq.search.facts import facts_of as facts_of
+from hwbmpq.search.methods import get_method
+from hwbmpq.search.planning import MEASURING_BATCH as MEASURING_BATCH
+from hwbmpq.search.planning import measure as measure
+from hwbmpq.search.planning import plan as plan
+from hwbmpq.search.planning import report_on
+from hwbmpq.search.planning import trade_off as trade_off
+from hwbmpq.search.space import SearchSpace
+from hwbmpq.search.space import build_search_space as build_search_space
 from hwbmpq.training.evaluation import EVALUATION_BATCH, Evaluation, evaluate
 from hwbmpq.training.hooks import Progress, TrainingHook
+from hwbmpq.training.host_memory import keep_freed_memory
+from hwbmpq.training.ptq.run import calibrate_only
 from hwbmpq.training.run_directory import RunDirectory
 from hwbmpq.training.settings import RunSettings
 from hwbmpq.training.setup import (
@@ -41,7 +42,6 @@ from hwbmpq.training.setup import (
     training_batches,
 )
 from hwbmpq.training.trainer import Trainer
-from hwbmpq.without_training import calibrate_only
 
 if TYPE_CHECKING:
     from hwbmpq.export import SizeAccount
@@ -91,20 +91,20 @@ def compress(
         raise HwbmpqError(
             "a run without training has nothing to continue", hint="evaluate it, or start it anew"
         )
-    _seed(settings.seed + ranks.rank())  # ranks that drop out the same neurons would learn less
+    _seed(settings.seed + distributed.rank())  # ranks that drop out the same neurons would learn less
     check_outputs(network, data)
-    place(network, find_device(settings.device, ranks.local_rank()), data)
+    place(network, find_device(settings.device, distributed.local_rank()), data)
     allocator = make_allocator(network, data, settings)
     if on_ready is not None:
         on_ready()
-    if run is not None and ranks.rank() == 0 and not run.has_facts:
+    if run is not None and distributed.rank() == 0 and not run.has_facts:
         run.save_facts(_facts(allocator, data, settings, command).to_dict())
     if settings.epochs == 0:
         progress = calibrate_only(network, allocator, data, settings, run=run, hooks=hooks)
     else:
         trainer = make_trainer(network, allocator, data, settings, run=run, hooks=hooks)
         _begin(trainer, data, state)
-        if run is not None and ranks.rank() == 0 and trainer.progress.epoch < settings.epochs:
+        if run is not None and distributed.rank() == 0 and trainer.progress.epoch < settings.epochs:
             run.forget_exports()
         if on_trainer is not None:
             on_trainer(trainer)
@@ -129,7 +129,7 @@ def _ended(
     seconds: float,
 ) -> Compression:
     """The result of a run; the first rank writes what others read of it."""
-    folder = run if ranks.rank() == 0 else None
+    folder = run if distributed.rank() == 0 else None
     result = Compression(
         evaluation=_last_evaluation(progress, len(data.test)),
         progress=progress,
@@ -151,7 +151,7 @@ def _facts(
 ) -> RunFacts:
     size = settings.input or "x".join(map(str, data.test.input_size))
     return facts_of(
-        allocator.question,
+        allocator.space,
         title=f"{settings.model} at {size}",
         settings=settings.model_dump(mode="json"),
         command=command,
@@ -160,7 +160,7 @@ def _facts(
 
 def write_report(run: RunDirectory) -> None:
     """Write a run's page into its folder."""
-    from hwbmpq.page import write_page  # brings matplotlib along, which training does not need
+    from hwbmpq.report.html import write_page  # brings matplotlib along, which training does not need
 
     write_page([report_on_run(run.path)], run.page)
 
@@ -168,17 +168,19 @@ def write_report(run: RunDirectory) -> None:
 def _save_packed(
     network: nn.Module, data: ImageData, settings: RunSettings, run: RunDirectory
 ) -> "SizeAccount":
-    from hwbmpq.deployment import save_model  # brings ONNX along, which takes a while and plans do not need
+    from hwbmpq.export.deployment import (
+        save_model,  # brings ONNX along, which takes a while and plans do not need
+    )
 
     return save_model(network, data, settings, run.packed_file)
 
 
-def question_of(network: nn.Module, data: ImageData, settings: RunSettings) -> Question:
+def search_space_of(network: nn.Module, data: ImageData, settings: RunSettings) -> SearchSpace:
     """What the settings ask of an allocation for this network, still in float."""
     graph = describe(network, example_input(network, data.train), tie=settings.tie)
     profile = load_profile(settings.target)
     method = get_method(settings.method)
-    return method.question(graph, profile, settings.budgets, settings.bits, settings.activation_bits)
+    return method.space(graph, profile, settings.budgets, settings.bits, settings.activation_bits)
 
 
 def make_allocator(network: nn.Module, data: ImageData, settings: RunSettings) -> BitAllocator:
@@ -224,8 +226,8 @@ def make_trainer(
         batch_size=settings.batch_size,
         augment=settings.augment or data.augment,
         seed=settings.seed,
-        rank=ranks.rank(),
-        ranks=ranks.rank_count(),
+        rank=distributed.rank(),
+        ranks=distributed.rank_count(),
     )
     return Trainer(
         network,
@@ -270,7 +272,7 @@ def final_report(allocator: BitAllocator) -> Plan | None:
         return None
     last = allocator.history[-1]
     return report_on(
-        allocator.question,
+        allocator.space,
         last.decided_by,
         last.allocation,
         objective=last.objective,

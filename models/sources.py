@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from hwbmpq.data.torchvision_import import import_timm, import_torchvision
 from hwbmpq.errors import HwbmpqError, ModelLoadError, UnknownNameError
 from hwbmpq.models.exported import load_exported
 from hwbmpq.models.weights import load_weights
 from hwbmpq.models.zoo import NETWORKS
-from hwbmpq.torchvision_import import import_timm, import_torchvision
 
 SPEC_FORMS = "timm:NAME, torchvision:NAME, hwbmpq:NAME, file:PATH.py:FACTORY or file:PATH.pt2"
 _SMALL_IMAGE = (3, 32, 32)

@@ -13,11 +13,11 @@ from torch.nn import functional as F
 from hwbmpq.allocate import InfeasibleBudget
 from hwbmpq.data import load_data
 from hwbmpq.data.images import ImageData
-from hwbmpq.decisions import Decision
 from hwbmpq.errors import HwbmpqError, RunStoppedError
-from hwbmpq.methods import METHODS
 from hwbmpq.pipeline import Compression, compress, make_allocator
 from hwbmpq.quant import quantized_layers
+from hwbmpq.search.decisions import Decision
+from hwbmpq.search.methods import METHODS
 from hwbmpq.training.hooks import StepReport, TrainingHook
 from hwbmpq.training.run_directory import RunDirectory
 from hwbmpq.training.settings import RunSettings, resolve_settings
@@ -123,10 +123,10 @@ def test_every_method_runs_and_leaves_a_whole_run_directory(
 
 
 def assert_within_budget(result: Compression, settings: RunSettings, data: ImageData) -> None:
-    question = make_allocator(network(), data, settings).question
-    limit = Fraction(question.limits["memory"])
+    space = make_allocator(network(), data, settings).space
+    limit = Fraction(space.limits["memory"])
     for decision in result.decisions:
-        costs = question.costs.tables["memory"].rows[0].costs
+        costs = space.costs.tables["memory"].rows[0].costs
         total = sum(Fraction(costs[layer][decision.after[layer]]) for layer in costs)
         assert total == decision.costs["memory"]
         assert total <= limit

@@ -36,8 +36,8 @@ def scores(graph: LayerGraph) -> Sensitivity:
 def test_plan_stays_within_every_budget_and_keeps_ends_and_ties(
     graph: LayerGraph, mpic: HardwareProfile
 ) -> None:
-    question = pipeline.ask(graph, mpic, {"memory": "12x", "latency": "13ms"})
-    plan = pipeline.plan(question, scores(graph))
+    space = pipeline.build_search_space(graph, mpic, {"memory": "12x", "latency": "13ms"})
+    plan = pipeline.plan(space, scores(graph))
     assert plan.allocation.costs["memory"] <= 32 * graph.weights / 12
     assert plan.allocation.costs["latency"] <= 13
     assert plan.allocation.bits["conv1"] == Precision(weight_bits=8, activation_bits=8)
@@ -47,7 +47,7 @@ def test_plan_stays_within_every_budget_and_keeps_ends_and_ties(
 
 
 def test_layer_costs_add_up_to_the_totals(graph: LayerGraph, mpic: HardwareProfile) -> None:
-    plan = pipeline.plan(pipeline.ask(graph, mpic, {"memory": "12x"}), scores(graph))
+    plan = pipeline.plan(pipeline.build_search_space(graph, mpic, {"memory": "12x"}), scores(graph))
     for name in ("memory", "latency", "energy"):
         assert sum(layer.costs[name] for layer in plan.layers) == pytest.approx(plan.costs[name].total)
     widths = {layer.name: layer.precision.weight_bits for layer in plan.layers}
@@ -56,7 +56,7 @@ def test_layer_costs_add_up_to_the_totals(graph: LayerGraph, mpic: HardwareProfi
 
 
 def test_uniform_alternatives_are_costed_and_judged(graph: LayerGraph, mpic: HardwareProfile) -> None:
-    plan = pipeline.plan(pipeline.ask(graph, mpic, {"memory": "12x"}), scores(graph))
+    plan = pipeline.plan(pipeline.build_search_space(graph, mpic, {"memory": "12x"}), scores(graph))
     narrow, wide = plan.alternatives
     assert (narrow.label, narrow.fits, wide.label, wide.fits) == ("W2A8", True, "W4A8", False)
     assert plan.best_uniform is narrow
@@ -68,8 +68,8 @@ def test_uniform_alternatives_are_costed_and_judged(graph: LayerGraph, mpic: Har
 def test_without_a_budget_memory_gets_a_quarter_of_its_range(
     graph: LayerGraph, mpic: HardwareProfile
 ) -> None:
-    question = pipeline.ask(graph, mpic)
-    plan = pipeline.plan(question, scores(graph), with_explanation=False)
+    space = pipeline.build_search_space(graph, mpic)
+    plan = pipeline.plan(space, scores(graph), with_explanation=False)
     memory = plan.costs["memory"]
     assert memory.budget == memory.smallest + 0.25 * (memory.largest - memory.smallest)
     assert any("quarter of the range" in remark for remark in plan.remarks)
@@ -78,9 +78,9 @@ def test_without_a_budget_memory_gets_a_quarter_of_its_range(
 def test_a_profile_brings_its_own_budgets(graph: LayerGraph, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("extends: mpic\nname: mine\nbudgets: {memory: 10x, latency: 14 ms}\n")
-    question = pipeline.ask(graph, hwbmpq.load_profile(str(path)))
-    assert question.limits == {"memory": 32 * graph.weights / 10, "latency": 14.0}
-    assert any("budgets of the profile" in remark for remark in question.remarks)
+    space = pipeline.build_search_space(graph, hwbmpq.load_profile(str(path)))
+    assert space.limits == {"memory": 32 * graph.weights / 10, "latency": 14.0}
+    assert any("budgets of the profile" in remark for remark in space.remarks)
 
 
 @pytest.mark.parametrize(
@@ -91,28 +91,28 @@ def test_a_profile_brings_its_own_budgets(graph: LayerGraph, tmp_path: Path) -> 
 def test_auto_activations_are_wide_unless_a_budget_depends_on_them(
     graph: LayerGraph, mpic: HardwareProfile, budgets: dict[str, str], widths: set[int]
 ) -> None:
-    question = pipeline.ask(graph, mpic, budgets)
-    free = [options for name, options in question.choices.items() if len(options) > 1]
+    space = pipeline.build_search_space(graph, mpic, budgets)
+    free = [options for name, options in space.choices.items() if len(options) > 1]
     assert {precision.activation_bits for options in free for precision in options} == widths
-    assert any("activation" in remark for remark in question.remarks)
+    assert any("activation" in remark for remark in space.remarks)
 
 
 def test_asked_activations_are_taken(graph: LayerGraph, mpic: HardwareProfile) -> None:
-    question = pipeline.ask(graph, mpic, {"memory": "12x"}, bits=(2, 4), activation_bits=4)
-    assert [str(p) for p in question.choices["layer1.0.conv1"]] == ["W2A4", "W4A4"]
+    space = pipeline.build_search_space(graph, mpic, {"memory": "12x"}, bits=(2, 4), activation_bits=4)
+    assert [str(p) for p in space.choices["layer1.0.conv1"]] == ["W2A4", "W4A4"]
 
 
 def test_a_cost_without_figures_cannot_be_budgeted(graph: LayerGraph) -> None:
     with pytest.raises(HwbmpqError, match="energy"):
-        pipeline.ask(graph, hwbmpq.load_profile("stm32f746"), {"energy": "5mJ"})
+        pipeline.build_search_space(graph, hwbmpq.load_profile("stm32f746"), {"energy": "5mJ"})
 
 
 def test_infeasible_budgets_are_told_before_anything_is_planned(
     graph: LayerGraph, mpic: HardwareProfile
 ) -> None:
-    question = pipeline.ask(graph, mpic, {"memory": "40x"})
+    space = pipeline.build_search_space(graph, mpic, {"memory": "40x"})
     with pytest.raises(InfeasibleBudget) as caught:
-        pipeline.plan(question, scores(graph))
+        pipeline.plan(space, scores(graph))
     (report,) = caught.value.reports
     assert set(report.fixed) == {"conv1", "linear"}
     assert all(
@@ -123,12 +123,12 @@ def test_infeasible_budgets_are_told_before_anything_is_planned(
 
 
 def test_one_width_only_is_said(graph: LayerGraph, mpic: HardwareProfile) -> None:
-    question = pipeline.ask(graph, mpic, {"memory": "100%"}, bits=(4,))
-    assert any("nothing to allocate" in remark for remark in question.remarks)
+    space = pipeline.build_search_space(graph, mpic, {"memory": "100%"}, bits=(4,))
+    assert any("nothing to allocate" in remark for remark in space.remarks)
 
 
 def test_the_plan_is_json(graph: LayerGraph, mpic: HardwareProfile) -> None:
-    plan = pipeline.plan(pipeline.ask(graph, mpic, {"memory": "12x"}), scores(graph))
+    plan = pipeline.plan(pipeline.build_search_space(graph, mpic, {"memory": "12x"}), scores(graph))
     content = json.loads(json.dumps(plan.to_dict(), allow_nan=False))
     assert content["allocation"]["bits"]["conv1"] == "W8A8"
     assert content["costs"]["memory"]["asked"] == "12x"
@@ -142,8 +142,8 @@ def test_an_allocation_can_be_assigned(
     tiny_cnn: nn.Module, images: torch.Tensor, mpic: HardwareProfile
 ) -> None:
     graph = hwbmpq.describe(tiny_cnn, images)
-    question = pipeline.ask(graph, mpic, {"memory": "60%"})
-    plan = pipeline.plan(question, scores(graph), with_explanation=False)
+    space = pipeline.build_search_space(graph, mpic, {"memory": "60%"})
+    plan = pipeline.plan(space, scores(graph), with_explanation=False)
     hwbmpq.quant.prepare(tiny_cnn, graph)
     hwbmpq.quant.assign(tiny_cnn, plan.allocation)
     assert tiny_cnn(images).shape == (4, 5)
@@ -155,11 +155,11 @@ def test_labels_of_other_classes_are_replaced_by_the_network_s_own(
     tiny_cnn: nn.Module, images: torch.Tensor, mpic: HardwareProfile
 ) -> None:
     graph = hwbmpq.describe(tiny_cnn, images)
-    question = pipeline.ask(graph, mpic, {"memory": "60%"})
+    space = pipeline.build_search_space(graph, mpic, {"memory": "60%"})
     data = hwbmpq.data.load_images("fake", input_size=(3, 8, 8), count=16, classes=7)
     tiny_cnn.train()
     before = {name: tensor.clone() for name, tensor in tiny_cnn.state_dict().items()}
-    sensitivity = pipeline.measure(tiny_cnn, graph, [question.choices], data)
+    sensitivity = pipeline.measure(tiny_cnn, graph, [space.choices], data)
     assert any("labelled by the network itself" in remark for remark in sensitivity.remarks)
     assert tiny_cnn.training
     assert all(torch.equal(before[name], tensor) for name, tensor in tiny_cnn.state_dict().items())
@@ -170,15 +170,17 @@ def test_one_sensitivity_serves_devices_with_other_widths(
     tiny_cnn: nn.Module, images: torch.Tensor, mpic: HardwareProfile
 ) -> None:
     graph = hwbmpq.describe(tiny_cnn, images)
-    questions = [
-        pipeline.ask(graph, mpic, {"memory": "100%"}),
-        pipeline.ask(graph, hwbmpq.load_profile("gap9_ne16"), {"memory": "100%"}, bits=(2, 3, 8)),
+    spaces = [
+        pipeline.build_search_space(graph, mpic, {"memory": "100%"}),
+        pipeline.build_search_space(
+            graph, hwbmpq.load_profile("gap9_ne16"), {"memory": "100%"}, bits=(2, 3, 8)
+        ),
     ]
     data = hwbmpq.data.load_images("fake", input_size=(3, 8, 8), count=8, classes=5)
-    sensitivity = pipeline.measure(tiny_cnn, graph, [q.choices for q in questions], data)
+    sensitivity = pipeline.measure(tiny_cnn, graph, [q.choices for q in spaces], data)
     assert sorted(sensitivity.errors["3"]) == [2, 3, 4, 8]
-    for question in questions:
-        frontier = pipeline.trade_off(question, sensitivity, ["memory"], objective="error")
+    for space in spaces:
+        frontier = pipeline.trade_off(space, sensitivity, ["memory"], objective="error")
         assert frontier.is_exact
         assert len(frontier) > 1
 
@@ -187,8 +189,8 @@ def test_one_sensitivity_serves_devices_with_other_widths(
 def test_linear_values_of_three_widths_get_a_remark(
     graph: LayerGraph, mpic: HardwareProfile, bits: tuple[int, ...], is_said: bool
 ) -> None:
-    question = pipeline.ask(graph, mpic, {"memory": "10x"}, bits=bits)
-    plan = pipeline.plan(question, scores(graph), with_explanation=False)
+    space = pipeline.build_search_space(graph, mpic, {"memory": "10x"}, bits=bits)
+    plan = pipeline.plan(space, scores(graph), with_explanation=False)
     assert any("prefers extremes" in remark for remark in plan.remarks) is is_said
 
 

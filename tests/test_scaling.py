@@ -83,14 +83,15 @@ def test_cost_tables_are_linear(graphs: dict[int, LayerGraph]) -> None:
 
 def test_the_question_and_the_report_are_linear(graphs: dict[int, LayerGraph]) -> None:
     profile = hwbmpq.load_profile("generic")
-    questions = {n: pipeline.ask(graph, profile, {"memory": "10x"}) for n, graph in graphs.items()}
-    found = {
-        n: pipeline.plan(question, scores(question.graph), with_explanation=False)
-        for n, question in questions.items()
+    spaces = {
+        n: pipeline.build_search_space(graph, profile, {"memory": "10x"}) for n, graph in graphs.items()
     }
-    assert ratio(lambda n: pipeline.ask(graphs[n], profile, {"memory": "10x"})) < MOST
+    found = {
+        n: pipeline.plan(space, scores(space.graph), with_explanation=False) for n, space in spaces.items()
+    }
+    assert ratio(lambda n: pipeline.build_search_space(graphs[n], profile, {"memory": "10x"})) < MOST
     assert (
-        ratio(lambda n: pipeline.report_on(questions[n], scores(graphs[n]), found[n].allocation).to_dict())
+        ratio(lambda n: pipeline.report_on(spaces[n], scores(graphs[n]), found[n].allocation).to_dict())
         < MOST
     )
 

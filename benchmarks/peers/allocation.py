@@ -100,7 +100,7 @@ def _search_here(tool: str, activations: str, *, output: Path, budgets: Sequence
     import torch
 
     import hwbmpq
-    from hwbmpq.torchvision_import import import_torchvision
+    from hwbmpq.data.torchvision_import import import_torchvision
 
     import_torchvision()  # MCT and AIMET import it
     hwbmpq.keep_freed_memory()  # for all of them: it is the process that gets faster, not the tool

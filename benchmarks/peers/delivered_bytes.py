@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True)
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    from hwbmpq.torchvision_import import import_torchvision
+    from hwbmpq.data.torchvision_import import import_torchvision
 
     import_torchvision()
     rows = [_row(name, export) for name, export in EXPORTS.items()]

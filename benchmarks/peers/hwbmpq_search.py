@@ -66,15 +66,15 @@ def _search_alone(
     objective, method = way
     images = _HESSIAN_IMAGES if objective == "hawq" else settings.calibration_images
     meter = Meter()
-    question = hwbmpq.pipeline.question_of(network, data, settings)
+    space = hwbmpq.pipeline.search_space_of(network, data, settings)
     sensitivity = measure_sensitivity(
         network,
-        question.graph,
+        space.graph,
         calibration_batches(data.train, images),
         method=method,
-        precisions=question.as_trained(question.widest),
-        widths={name: [p.weight_bits for p in options] for name, options in question.choices.items()},
+        precisions=space.as_trained(space.widest),
+        widths={name: [p.weight_bits for p in options] for name, options in space.choices.items()},
         per_channel=True,
     )
-    hwbmpq.pipeline.plan(question, sensitivity, objective=objective, with_explanation=False)
+    hwbmpq.pipeline.plan(space, sensitivity, objective=objective, with_explanation=False)
     return meter.read()

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-Row = dict[str, Any]
+BudgetRow = dict[str, Any]
 
 
 def allocation(content: dict[str, Any]) -> dict[str, str]:
@@ -19,14 +19,14 @@ def allocation(content: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _by_tool(rows: list[Row]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
+def _by_tool(rows: list[BudgetRow]) -> dict[str, list[BudgetRow]]:
+    found: dict[str, list[BudgetRow]] = {}
     for row in sorted(rows, key=lambda row: (not row["tool"].startswith("hwbmpq"), row["average_bits"])):
         found.setdefault(row["tool"], []).append(row)
     return found
 
 
-def _accuracies(rows: list[Row], accuracy_of: Callable[[Row], float]) -> str:
+def _accuracies(rows: list[BudgetRow], accuracy_of: Callable[[BudgetRow], float]) -> str:
     """A row for each tool, a column for each budget, the best of each column in bold."""
     budgets = sorted({row["average_bits"] for row in rows})
     best = {bits: max(accuracy_of(row) for row in rows if row["average_bits"] == bits) for bits in budgets}
@@ -45,7 +45,7 @@ def _percent(accuracy: float, best: float) -> str:
     return f"**{shown}**" if accuracy == best else shown
 
 
-def _costs(rows: list[Row]) -> str:
+def _costs(rows: list[BudgetRow]) -> str:
     lines = ["| search | seconds | peak memory |", "| --- | --- | --- |"]
     for tool, found in _by_tool(rows).items():
         cost = found[0]["search"]

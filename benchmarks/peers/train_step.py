@@ -56,7 +56,7 @@ def main() -> None:
 
 def measure(rounds: int) -> list[dict[str, Any]]:
     hwbmpq.keep_freed_memory()
-    from hwbmpq.torchvision_import import import_torchvision
+    from hwbmpq.data.torchvision_import import import_torchvision
 
     import_torchvision()
     images, labels = torch.randn(BATCH, 3, 32, 32), torch.randint(10, (BATCH,))

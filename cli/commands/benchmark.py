@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import Any
 
 import hwbmpq
-from hwbmpq.cli.plan_options import positive, progress
-from hwbmpq.cli.render import OutputConsole
-from hwbmpq.cli.render_export import print_budget, print_timings
-from hwbmpq.cli.run_options import OpenedRun, add_run_options, open_run
+from hwbmpq.cli.options.plan import positive, progress
+from hwbmpq.cli.options.run import OpenedRun, add_run_options, open_run
+from hwbmpq.cli.render.export import print_budget, print_timings
+from hwbmpq.cli.render.tables import OutputConsole
 from hwbmpq.errors import HwbmpqError
 
 _DESCRIPTION = """\
@@ -52,13 +52,13 @@ def run(args: argparse.Namespace) -> None:
     opened = open_run(args)
     predicted = _predicted_latency(opened)
     with progress("timing", args.rounds) as advance:
-        timings = hwbmpq.deployment.benchmark(
+        timings = hwbmpq.export.deployment.benchmark(
             opened.network,
             opened.data,
             batch=args.batch,
             threads=args.threads,
             rounds=args.rounds,
-            wide_sums=hwbmpq.measure.wide_sums_here(),
+            accumulates_int32=hwbmpq.measure.accumulates_int32_here(),
             on_round=advance,
         )
     if args.json:
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> None:
     console = OutputConsole()
     opened.print_remarks(console)
     print_timings(console, timings, threads=args.threads)
-    integers = timings.get(hwbmpq.deployment.INTEGER_FORM)
+    integers = timings.get(hwbmpq.export.deployment.INTEGER_FORM)
     if integers is None:
         console.print(
             "[yellow]![/] no layer can run on integer kernels: none has weights and activations of 8 bits or fewer",

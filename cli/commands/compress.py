@@ -16,12 +16,12 @@ from rich.console import Console
 from rich.markup import escape
 
 import hwbmpq
-from hwbmpq.cli.render import OutputConsole, counted
-from hwbmpq.cli.render_infeasible import explained_infeasible
-from hwbmpq.cli.render_run import accuracy_lines, baseline_lines, print_run
-from hwbmpq.cli.run_building import build
-from hwbmpq.cli.training_options import add_training_options, resumed_settings, settings_from
-from hwbmpq.cli.training_progress import TrainingProgress
+from hwbmpq.cli.options.run_building import build
+from hwbmpq.cli.options.training import add_training_options, resumed_settings, settings_from
+from hwbmpq.cli.progress import TrainingProgress
+from hwbmpq.cli.render.infeasible import explained_infeasible
+from hwbmpq.cli.render.run import accuracy_lines, baseline_lines, print_run
+from hwbmpq.cli.render.tables import OutputConsole, counted
 from hwbmpq.errors import HwbmpqError, OtherRankError, RunStoppedError
 
 if TYPE_CHECKING:
@@ -102,14 +102,16 @@ def run_command(args: argparse.Namespace) -> None:
     hwbmpq.load_profile(settings.target)  # before anything slow
     for name, text in settings.budgets.items():
         hwbmpq.costs.parse_budget(name, text)
-    hwbmpq.ranks.join(use_cuda=hwbmpq.training.find_device(settings.device).type == "cuda")
+    hwbmpq.distributed.join(use_cuda=hwbmpq.training.find_device(settings.device).type == "cuda")
     try:
         # The first rank looks and names: the others would find what it has just made.
-        folder = hwbmpq.training.RunDirectory(hwbmpq.ranks.on_first_rank(lambda: _folder(args, settings)))
-        with hwbmpq.ranks.losses_told(f"start it again with --resume {folder.path}"):
+        folder = hwbmpq.training.RunDirectory(
+            hwbmpq.distributed.on_first_rank(lambda: _folder(args, settings))
+        )
+        with hwbmpq.distributed.losses_told(f"start it again with --resume {folder.path}"):
             _compress(args, settings, folder)
     finally:
-        hwbmpq.ranks.leave()
+        hwbmpq.distributed.leave()
 
 
 def _settings(args: argparse.Namespace) -> "RunSettings":
@@ -139,7 +141,7 @@ def _free_folder(settings: "RunSettings") -> Path:
 
 
 def _compress(args: argparse.Namespace, settings: "RunSettings", folder: "RunDirectory") -> None:
-    is_first = hwbmpq.ranks.rank() == 0
+    is_first = hwbmpq.distributed.rank() == 0
     console = Console(stderr=True, highlight=False, quiet=not is_first or args.quiet)
     state = _saved_state(args, folder, console)
     # A checkpoint has the weights: what the run began with is not looked for again.
@@ -261,7 +263,7 @@ def _train(
             hooks: list[Any] = [
                 stack.enter_context(TrainingProgress(console, quiet=args.quiet, verbose=args.verbose))
             ]
-            if args.tensorboard and hwbmpq.ranks.rank() == 0:
+            if args.tensorboard and hwbmpq.distributed.rank() == 0:
                 hooks.append(stack.enter_context(hwbmpq.training.TensorBoardHook(folder.path)))
             return hwbmpq.pipeline.compress(
                 model.network,
@@ -275,12 +277,12 @@ def _train(
                 command=("hwbmpq", *sys.argv[1:]),
             )
     except hwbmpq.InfeasibleBudget as error:
-        if hwbmpq.ranks.rank() != 0:
+        if hwbmpq.distributed.rank() != 0:
             raise OtherRankError(str(error)) from error
         if args.json:
             print(json.dumps(error.to_dict(), indent=2))
-        question = hwbmpq.pipeline.question_of(model.network, data, settings)
-        raise explained_infeasible(error, question) from error
+        space = hwbmpq.pipeline.search_space_of(model.network, data, settings)
+        raise explained_infeasible(error, space) from error
 
 
 @contextmanager
@@ -297,7 +299,9 @@ def _graceful_stop(console: Console) -> Iterator[list[Any]]:
         console.print("stopping after this step (once more to stop at once)")
         trainers[0].ask_to_stop()
 
-    if not hwbmpq.ranks.is_distributed():  # ranks cannot agree on a step to stop at without waiting at each
+    if (
+        not hwbmpq.distributed.is_distributed()
+    ):  # ranks cannot agree on a step to stop at without waiting at each
         for number in before:
             signal.signal(number, stop)
     try:
@@ -324,7 +328,7 @@ def _baseline(
     state = _saved_state(args, beside, console) if beside.has_checkpoint else None
     model, data = build(uniform)
     make = None
-    if hwbmpq.ranks.rank() == 0 and state is None:
+    if hwbmpq.distributed.rank() == 0 and state is None:
         make = partial(_make_folder, uniform, beside, console, overwrite=args.resume is not None)
     if not args.quiet:
         console.print(f"baseline: {best.label} for all layers", soft_wrap=True)

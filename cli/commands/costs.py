@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.text import Text
 
 import hwbmpq
-from hwbmpq.cli.render import OutputConsole, plain_table
+from hwbmpq.cli.render.tables import OutputConsole, plain_table
 from hwbmpq.errors import UnknownNameError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 import hwbmpq
-from hwbmpq.cli.render import OutputConsole, counted
-from hwbmpq.cli.run_options import OpenedRun, add_run_options, open_run
+from hwbmpq.cli.options.run import OpenedRun, add_run_options, open_run
+from hwbmpq.cli.render.tables import OutputConsole, counted
 from hwbmpq.errors import HwbmpqError
 
 if TYPE_CHECKING:
@@ -112,16 +112,16 @@ def _evaluate(opened: OpenedRun, runtime: str, file: Path | None) -> "tuple[Eval
         graph = hwbmpq.export.OnnxNetwork(file)
         remarks = (
             []
-            if graph.is_sealed
+            if graph.has_checksum
             else [f"{file} has no checksum: it was not written by hwbmpq, or is damaged"]
         )
-        return hwbmpq.deployment.evaluate_onnx(graph, opened.data, batch_size=batch), remarks
+        return hwbmpq.export.deployment.evaluate_onnx(graph, opened.data, batch_size=batch), remarks
     network = opened.network if file is None else hwbmpq.load(file, model=_float_network(opened))
     return hwbmpq.training.evaluate(network, opened.data.test.batches(batch)), []
 
 
 def _float_network(opened: OpenedRun) -> Any:
     """The network that the packed weights go into: the run's own, so that ``file:`` specifications work too."""
-    from hwbmpq.cli.run_building import build
+    from hwbmpq.cli.options.run_building import build
 
     return build(opened.settings)[0].network

@@ -10,21 +10,21 @@ from rich.console import Console
 from rich.markup import escape
 
 import hwbmpq
-from hwbmpq.cli.plan_options import progress
-from hwbmpq.cli.render import OutputConsole, counted
-from hwbmpq.cli.render_export import print_agreement, print_size
-from hwbmpq.cli.run_options import OpenedRun, add_run_options, open_run
+from hwbmpq.cli.options.plan import progress
+from hwbmpq.cli.options.run import OpenedRun, add_run_options, open_run
+from hwbmpq.cli.render.export import print_agreement, print_size
+from hwbmpq.cli.render.tables import OutputConsole, counted
 from hwbmpq.errors import HwbmpqError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hwbmpq.deployment import OnnxExport
     from hwbmpq.export import Form
+    from hwbmpq.export.deployment import OnnxExport
 
 FORMATS = ("onnx", "packed", "qonnx")
-_WIDE_SUMS = "int8-vnni"
-_FORMS: "Mapping[str, Form]" = {"none": "qdq", "int8": "int8", _WIDE_SUMS: "int8"}
+_ACCUMULATES_INT32 = "int8-vnni"
+_FORMS: "Mapping[str, Form]" = {"none": "qdq", "int8": "int8", _ACCUMULATES_INT32: "int8"}
 """What --runtime-compat asks for."""
 
 _DESCRIPTION = """\
@@ -112,7 +112,7 @@ def _place(args: argparse.Namespace, own: Path) -> Path:
 
 def _export_packed(args: argparse.Namespace, opened: OpenedRun, console: Console) -> None:
     path = _place(args, opened.folder.packed_file)
-    account = hwbmpq.deployment.save_model(opened.network, opened.data, opened.settings, path)
+    account = hwbmpq.export.deployment.save_model(opened.network, opened.data, opened.settings, path)
     if args.json:
         print(json.dumps({"file": str(path), "size": account.to_dict()}, indent=2))
         return
@@ -125,13 +125,13 @@ def _export_onnx(args: argparse.Namespace, opened: OpenedRun, console: Console) 
     kind = args.runtime_compat if form == "int8" else form
     path = _place(args, opened.folder.onnx_file(kind))
     with progress("comparing with the network", args.compare) as advance:
-        export = hwbmpq.deployment.export_onnx(
+        export = hwbmpq.export.deployment.export_onnx(
             opened.network,
             opened.data,
             path,
             settings=opened.settings,
             form=form,
-            wide_sums=args.runtime_compat == _WIDE_SUMS,
+            accumulates_int32=args.runtime_compat == _ACCUMULATES_INT32,
             images=args.compare,
             on_image=advance,
         )

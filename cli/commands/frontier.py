@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 import hwbmpq
-from hwbmpq.cli.model_options import add_model_options
-from hwbmpq.cli.plan_options import (
+from hwbmpq.cli.options.model import add_model_options
+from hwbmpq.cli.options.plan import (
     add_allocation_options,
     add_sensitivity_options,
     check_output,
@@ -18,16 +18,16 @@ from hwbmpq.cli.plan_options import (
     progress,
     untrained_remark,
 )
-from hwbmpq.cli.render import OutputConsole
-from hwbmpq.cli.render_frontier import print_frontier, thinned
-from hwbmpq.cli.target_options import TARGET_HELP
+from hwbmpq.cli.options.target import TARGET_HELP
+from hwbmpq.cli.render.frontier import print_frontier, thinned
+from hwbmpq.cli.render.tables import OutputConsole
 from hwbmpq.errors import HwbmpqError, UnknownNameError
 
 if TYPE_CHECKING:
     from hwbmpq.allocate import Frontier
     from hwbmpq.graph import LayerGraph
     from hwbmpq.hardware import HardwareProfile
-    from hwbmpq.question import Question
+    from hwbmpq.search.space import SearchSpace
 
 _DESCRIPTION = """\
 Show the trade-off between a cost and the objective: every allocation that no other beats in
@@ -91,13 +91,13 @@ def run(args: argparse.Namespace) -> None:
         )
     profiles = [hwbmpq.load_profile(target) for target in dict.fromkeys(args.target)]
     model, graph = load_network(args)
-    questions, refusals = _ask(args, graph, profiles, costs)
-    sensitivity = get_sensitivity(args, model, graph, questions)
+    spaces, refusals = _ask(args, graph, profiles, costs)
+    sensitivity = get_sensitivity(args, model, graph, spaces)
     frontiers = {}
-    for question in questions:
-        with progress(f"solving for {question.costs.profile.target}", 0) as advance:
-            frontiers[question.costs.profile.target] = hwbmpq.pipeline.trade_off(
-                question,
+    for space in spaces:
+        with progress(f"solving for {space.costs.profile.target}", 0) as advance:
+            frontiers[space.costs.profile.target] = hwbmpq.pipeline.trade_off(
+                space,
                 sensitivity,
                 costs,
                 objective=args.objective,
@@ -105,13 +105,13 @@ def run(args: argparse.Namespace) -> None:
                 solver=args.solver,
                 on_step=advance,
             )
-    units = {name: table.unit for name, table in questions[0].costs.tables.items()}
+    units = {name: table.unit for name, table in spaces[0].costs.tables.items()}
     if args.json:
-        print(json.dumps(_content(model.spec, frontiers, questions, units, args), indent=2))
+        print(json.dumps(_content(model.spec, frontiers, spaces, units, args), indent=2))
     else:
         _show(args, frontiers, units, model.title, [*refusals, *untrained_remark(args), *sensitivity.remarks])
     if plot is not None:
-        from hwbmpq.cli.plot_frontier import plot_frontiers  # matplotlib takes a second to import
+        from hwbmpq.cli.render.frontier_plot import plot_frontiers  # matplotlib takes a second to import
 
         plot_frontiers(frontiers, costs, units, plot, title=model.title, objective=args.objective)
         if not args.json:
@@ -134,13 +134,13 @@ def _show(
 
 def _ask(
     args: argparse.Namespace, graph: "LayerGraph", profiles: "list[HardwareProfile]", costs: list[str]
-) -> "tuple[list[Question], list[str]]":
+) -> "tuple[list[SearchSpace], list[str]]":
     """A question for each device that has the costs, and why the others have not."""
-    questions, refusals = [], []
+    spaces, refusals = [], []
     for profile in profiles:
         try:
-            questions.append(
-                hwbmpq.pipeline.ask(
+            spaces.append(
+                hwbmpq.pipeline.build_search_space(
                     graph,
                     profile,
                     dict.fromkeys(costs, "100%"),
@@ -152,9 +152,9 @@ def _ask(
             if len(profiles) == 1 or isinstance(error, UnknownNameError):
                 raise
             refusals.append(f"{profile.target} is left out: {error}")
-    if not questions:
+    if not spaces:
         raise HwbmpqError("; ".join(refusals))
-    return questions, refusals
+    return spaces, refusals
 
 
 def _plot_path(args: argparse.Namespace) -> Path | None:
@@ -171,14 +171,14 @@ def _plot_path(args: argparse.Namespace) -> Path | None:
 def _content(
     model: str,
     frontiers: "dict[str, Frontier]",
-    questions: "list[Question]",
+    spaces: "list[SearchSpace]",
     units: dict[str, str],
     args: argparse.Namespace,
 ) -> dict[str, Any]:
     return {
         "model": model,
         "objective": args.objective,
-        "remarks": [*untrained_remark(args), *(r for question in questions for r in question.remarks)],
+        "remarks": [*untrained_remark(args), *(r for space in spaces for r in space.remarks)],
         "units": {cost: units[cost] for frontier in frontiers.values() for cost in frontier.costs},
         "frontiers": {
             target: {

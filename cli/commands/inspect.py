@@ -4,8 +4,8 @@ import argparse
 import json
 from typing import Any
 
-from hwbmpq.cli.model_options import add_model_options, describe_model
-from hwbmpq.cli.render import OutputConsole, print_graph
+from hwbmpq.cli.options.model import add_model_options, describe_model
+from hwbmpq.cli.render.tables import OutputConsole, print_graph
 
 _DESCRIPTION = """\
 Show a network's weighted layers with their parameters and multiply-accumulates (MACs),

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hwbmpq
-from hwbmpq.cli.model_options import add_model_options
-from hwbmpq.cli.plan_options import (
+from hwbmpq.cli.options.model import add_model_options
+from hwbmpq.cli.options.plan import (
     add_allocation_options,
     add_budget_option,
     add_sensitivity_options,
@@ -21,14 +21,14 @@ from hwbmpq.cli.plan_options import (
     read_budgets,
     untrained_remark,
 )
-from hwbmpq.cli.render import OutputConsole
-from hwbmpq.cli.render_infeasible import explained_infeasible
-from hwbmpq.cli.render_plan import print_plan
-from hwbmpq.cli.target_options import TARGET_HELP
+from hwbmpq.cli.options.target import TARGET_HELP
+from hwbmpq.cli.render.infeasible import explained_infeasible
+from hwbmpq.cli.render.plan import print_plan
+from hwbmpq.cli.render.tables import OutputConsole
 
 if TYPE_CHECKING:
-    from hwbmpq.question import Question
     from hwbmpq.report import Plan
+    from hwbmpq.search.space import SearchSpace
 
 _DESCRIPTION = """\
 Choose every layer's bit width so that the network fits the budget and loses as little as
@@ -89,11 +89,11 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _write_page(path: Path, question: "Question", plan: "Plan", *, title: str) -> None:
-    facts = hwbmpq.pipeline.facts_of(question, title=title, command=("hwbmpq", *sys.argv[1:]))
+def _write_page(path: Path, space: "SearchSpace", plan: "Plan", *, title: str) -> None:
+    facts = hwbmpq.pipeline.facts_of(space, title=title, command=("hwbmpq", *sys.argv[1:]))
     with progress("trading off", 0) as advance:
         trade_off = hwbmpq.report.find_trade_off(facts, plan, on_step=advance)
-    hwbmpq.page.write_page([hwbmpq.report.build_report(title, facts, plan, trade_off=trade_off)], path)
+    hwbmpq.report.html.write_page([hwbmpq.report.build_report(title, facts, plan, trade_off=trade_off)], path)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -104,14 +104,14 @@ def run(args: argparse.Namespace) -> None:
     for name, text in budgets.items():  # before anything slow
         hwbmpq.costs.parse_budget(name, text)
     model, graph = load_network(args)
-    question = hwbmpq.pipeline.ask(
+    space = hwbmpq.pipeline.build_search_space(
         graph, profile, budgets, bits=args.bits, activation_bits=args.activation_bits
     )
-    sensitivity = get_sensitivity(args, model, graph, [question])
+    sensitivity = get_sensitivity(args, model, graph, [space])
     try:
         with progress("explaining", 0) as advance:
             plan = hwbmpq.pipeline.plan(
-                question,
+                space,
                 sensitivity,
                 objective=args.objective,
                 solver=args.solver,
@@ -122,10 +122,10 @@ def run(args: argparse.Namespace) -> None:
     except hwbmpq.InfeasibleBudget as error:
         if args.json:
             print(json.dumps(error.to_dict(), indent=2))
-        raise explained_infeasible(error, question) from error
+        raise explained_infeasible(error, space) from error
     remarks = untrained_remark(args)
     if args.html is not None:
-        _write_page(args.html, question, plan, title=model.title)
+        _write_page(args.html, space, plan, title=model.title)
     if args.json:
         content = {"model": model.spec, "input_size": list(model.input_size), **plan.to_dict()}
         print(json.dumps({**content, "remarks": [*content["remarks"], *remarks]}, indent=2))

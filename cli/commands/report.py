@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hwbmpq
-from hwbmpq.cli.plan_options import check_page, progress
-from hwbmpq.cli.render import OutputConsole
-from hwbmpq.cli.render_report import print_comparison, print_report
+from hwbmpq.cli.options.plan import check_page, progress
+from hwbmpq.cli.render.report import print_comparison, print_report
+from hwbmpq.cli.render.tables import OutputConsole
 from hwbmpq.errors import HwbmpqError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
     check_page(args.html)
     reports = [_report(folder) for folder in args.folders]
     if args.html is not None:
-        path = hwbmpq.page.write_page(reports, args.html)
+        path = hwbmpq.report.html.write_page(reports, args.html)
         if not args.json:
             OutputConsole(soft_wrap=True).print(
                 f"wrote {path} ({path.stat().st_size / 2**10:.0f} KiB)", markup=False

@@ -11,11 +11,12 @@ from rich.markup import escape
 
 import hwbmpq
 from hwbmpq.cli.commands.targets_measure import add_import, add_measure, add_validate
-from hwbmpq.cli.model_options import add_model_options, describe_model
-from hwbmpq.cli.new_profile import add_new
-from hwbmpq.cli.render import OutputConsole
-from hwbmpq.cli.render_costs import print_comparison, print_layer_costs
-from hwbmpq.cli.render_targets import (
+from hwbmpq.cli.commands.targets_new import add_new
+from hwbmpq.cli.options.model import add_model_options, describe_model
+from hwbmpq.cli.options.target import TARGET_HELP, add_action, add_width_options
+from hwbmpq.cli.render.costs import print_comparison, print_layer_costs
+from hwbmpq.cli.render.tables import OutputConsole
+from hwbmpq.cli.render.targets import (
     listing_dict,
     print_check,
     print_head,
@@ -23,13 +24,12 @@ from hwbmpq.cli.render_targets import (
     print_profile,
     profile_dict,
 )
-from hwbmpq.cli.target_options import TARGET_HELP, add_action, add_width_options
 from hwbmpq.errors import HwbmpqError, UnsupportedPrecisionError
 
 if TYPE_CHECKING:
     from hwbmpq.costs import NetworkCosts
     from hwbmpq.graph import LayerGraph
-    from hwbmpq.hardware import HardwareProfile, Problem
+    from hwbmpq.hardware import HardwareProfile, ProfileProblem
 
 _DESCRIPTION = """\
 A hardware profile is one YAML file about a device: the widths it runs, its clock, rates, memories and
@@ -179,7 +179,7 @@ def run_compare(args: argparse.Namespace) -> None:
 
 
 def run_check(args: argparse.Namespace) -> None:
-    problems: list[Problem] = []
+    problems: list[ProfileProblem] = []
     report: list[dict[str, Any]] = []
     console = OutputConsole(soft_wrap=True)
     for file in args.files:
@@ -209,7 +209,7 @@ def _check(file: str, *, is_strict: bool) -> tuple["HardwareProfile", tuple[str,
         place = profile.place("cost_models")
         raise hwbmpq.hardware.ProfileError(
             [
-                hwbmpq.hardware.Problem(place=place, field="cost_models", message=remark)
+                hwbmpq.hardware.ProfileProblem(place=place, field="cost_models", message=remark)
                 for remark in unanswered
             ]
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 import hwbmpq
-from hwbmpq.cli.measure_options import (
+from hwbmpq.cli.options.measure import (
     DEFAULT_MODELS,
     QUICK_ROUNDS,
     ROUNDS,
@@ -20,10 +20,10 @@ from hwbmpq.cli.measure_options import (
     described,
     loaded,
 )
-from hwbmpq.cli.plan_options import positive, progress
-from hwbmpq.cli.render import OutputConsole
-from hwbmpq.cli.render_measure import print_kit, print_measured, print_validation, spoken_kernels
-from hwbmpq.cli.target_options import TARGET_HELP, add_action
+from hwbmpq.cli.options.plan import positive, progress
+from hwbmpq.cli.options.target import TARGET_HELP, add_action
+from hwbmpq.cli.render.measure import print_kit, print_measured, print_validation, spoken_kernels
+from hwbmpq.cli.render.tables import OutputConsole
 from hwbmpq.errors import HwbmpqError, RunStoppedError
 
 if TYPE_CHECKING:
@@ -141,8 +141,10 @@ def run_measure(args: argparse.Namespace) -> None:
         hwbmpq.measure.check_settings(rounds=_rounds(args), threads=args.threads)
     widths = hwbmpq.measure.parse_widths(args.widths) if args.widths else hwbmpq.measure.DEFAULT_WIDTHS
     networks = described(args)
-    wide_sums = None if args.kit is not None else hwbmpq.measure.wide_sums_here()
-    kernels = hwbmpq.measure.layer_kernels([graph for _, graph in networks], widths, wide_sums=wide_sums)
+    accumulates_int32 = None if args.kit is not None else hwbmpq.measure.accumulates_int32_here()
+    kernels = hwbmpq.measure.layer_kernels(
+        [graph for _, graph in networks], widths, accumulates_int32=accumulates_int32
+    )
     models = [model.title for model, _ in networks]
     if args.kit is not None:
         with progress("writing kernels", len(kernels)) as advance:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hwbmpq.allocate.ilp import IntegerProgram
-from hwbmpq.allocate.problem import AllocationError, Choice, Problem
+from hwbmpq.allocate.problem import AllocationError, AllocationProblem, Choice
 from hwbmpq.allocate.tableau import build_tableau
 from hwbmpq.costs.table import Number
 from hwbmpq.values import Precision
@@ -31,7 +31,7 @@ class Allocation:
     budgets: Mapping[str, Number]
     solver: str
     seconds: float
-    problem: Problem | None = field(default=None, repr=False, compare=False)
+    problem: AllocationProblem | None = field(default=None, repr=False, compare=False)
     """What was solved; not part of the JSON."""
 
     @property

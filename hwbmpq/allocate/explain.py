@@ -8,7 +8,7 @@ from typing import Any
 
 from hwbmpq.allocate.allocation import PROOF, Allocation
 from hwbmpq.allocate.infeasible import budget_for, smallest_bits
-from hwbmpq.allocate.problem import AllocationError, Choice, Group, Problem, Row
+from hwbmpq.allocate.problem import AllocationError, AllocationProblem, BudgetRow, Choice, Group
 from hwbmpq.allocate.solve import Best, bits_of, find_best
 from hwbmpq.allocate.solvers import SolverError
 from hwbmpq.costs.table import Number
@@ -142,7 +142,9 @@ def explain(
 
 
 class _Asker:
-    def __init__(self, allocation: Allocation, problem: Problem, solver: str, deadline: float) -> None:
+    def __init__(
+        self, allocation: Allocation, problem: AllocationProblem, solver: str, deadline: float
+    ) -> None:
         self._allocation, self._problem, self._deadline = allocation, problem, deadline
         self._solver = solver
         low, high = problem.objective_range
@@ -175,7 +177,7 @@ class _Asker:
 
     def if_grown(self, cost: str) -> FirstChange | None:
         """The least cost of an allocation that is better."""
-        better = Row(
+        better = BudgetRow(
             cost="",
             costs={
                 layer: {choice: -value for choice, value in choices.items()}
@@ -229,10 +231,10 @@ class _Asker:
     def _changes(self, bits: Mapping[str, Choice]) -> dict[str, Choice]:
         return {layer: choice for layer, choice in bits.items() if choice != self._allocation.bits[layer]}
 
-    def _with_budget(self, cost: str, budget: Number) -> Problem:
+    def _with_budget(self, cost: str, budget: Number) -> AllocationProblem:
         return self._problem.with_budgets({**self._problem.budgets, cost: budget})
 
-    def _solve(self, problem: Problem) -> Best | None:
+    def _solve(self, problem: AllocationProblem) -> Best | None:
         seconds = self._deadline - time.monotonic()
         if seconds <= 0:
             raise TimeoutError

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwbmpq.allocate.infeasible import budget_for, rounded_up, smallest_bits
-from hwbmpq.allocate.problem import Choice, Cost, Problem, Table, Ties, build_problem
+from hwbmpq.allocate.problem import AllocationProblem, Choice, Cost, Table, Ties, build_problem
 from hwbmpq.allocate.solve import bits_of, find_best, solve_problem
 from hwbmpq.allocate.tableau import Tableau, build_tableau
 from hwbmpq.costs.table import Number
@@ -42,7 +42,7 @@ class Frontier(Sequence[FrontierPoint]):
     totals: NDArray[np.float64]
     """Points × costs."""
     objectives: NDArray[np.float64]
-    problem: Problem
+    problem: AllocationProblem
     picks: NDArray[np.int16]
     """Points × groups."""
 
@@ -111,7 +111,7 @@ def frontier(
     return _sampled(problem, samples, solver, on_step)
 
 
-def _exact(problem: Problem, most_points: int) -> Frontier | None:
+def _exact(problem: AllocationProblem, most_points: int) -> Frontier | None:
     """Nemhauser and Ullmann: add one group after the other, drop what is dominated."""
     tableau = _as_limited(problem)
     values, costs, states = np.zeros(1), np.zeros(1), 0
@@ -134,7 +134,7 @@ def _exact(problem: Problem, most_points: int) -> Frontier | None:
     return _frontier(problem, picks, totals, objectives, is_exact=True)
 
 
-def _as_limited(problem: Problem) -> Tableau:
+def _as_limited(problem: AllocationProblem) -> Tableau:
     """Arrays of a problem whose one cost has no budget."""
     (cost,) = problem.costs
     return build_tableau(problem.with_budgets({cost: 0}))
@@ -158,7 +158,7 @@ def _traced(history: list[tuple[NDArray[np.int32], NDArray[np.int16]]], count: i
     return picks
 
 
-def _totals(problem: Problem, picks: NDArray[np.int16]) -> list[float]:
+def _totals(problem: AllocationProblem, picks: NDArray[np.int16]) -> list[float]:
     """``budget_for`` at many points of a problem that has one row. Adding whole numbers up, which is exact as well, takes
     a tenth of the time that fractions take."""
     (row,) = problem.rows
@@ -171,7 +171,7 @@ def _totals(problem: Problem, picks: NDArray[np.int16]) -> list[float]:
     return [float(rounded_up(Fraction(total, unit), row.is_whole)) for total in sums]
 
 
-def _terms(problem: Problem, table: Table, picks: NDArray[np.int16]) -> Iterator[list[Any]]:
+def _terms(problem: AllocationProblem, table: Table, picks: NDArray[np.int16]) -> Iterator[list[Any]]:
     """For each point, the numbers that the layers in a table add."""
     paid = [(g, layer) for g, group in enumerate(problem.groups) for layer in group.layers if layer in table]
     numbers = np.zeros((len(paid), max(len(group.choices) for group in problem.groups)), dtype=object)
@@ -182,7 +182,7 @@ def _terms(problem: Problem, table: Table, picks: NDArray[np.int16]) -> Iterator
     return (numbers[positions, point[groups]].tolist() for point in picks)
 
 
-def _sampled(problem: Problem, samples: int, solver: str, on_step: OnStep | None) -> Frontier:
+def _sampled(problem: AllocationProblem, samples: int, solver: str, on_step: OnStep | None) -> Frontier:
     """Solve for evenly spaced budgets between the smallest and the largest cost, on every axis."""
     grid = list(itertools.product(*(_steps(problem, cost, samples, solver) for cost in problem.costs)))
     found: dict[tuple[int, ...], tuple[Number, ...]] = {}
@@ -205,7 +205,7 @@ def _sampled(problem: Problem, samples: int, solver: str, on_step: OnStep | None
     return _frontier(problem, picks, np.array(totals), objectives, is_exact=False)
 
 
-def _steps(problem: Problem, cost: str, samples: int, solver: str) -> list[Number]:
+def _steps(problem: AllocationProblem, cost: str, samples: int, solver: str) -> list[Number]:
     least = smallest_bits(problem, cost, {}, lambda other: bits_of(find_best(other, solver)))
     assert least is not None, "without budgets everything is allowed"
     best = find_best(problem.with_budgets({}), solver)
@@ -223,7 +223,7 @@ def _answers(before: tuple[Number, ...], used: tuple[Number, ...], budgets: tupl
 
 
 def _frontier(
-    problem: Problem,
+    problem: AllocationProblem,
     picks: NDArray[np.int16],
     totals: NDArray[np.float64],
     objectives: NDArray[np.float64],

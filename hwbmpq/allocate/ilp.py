@@ -8,14 +8,14 @@ import pyomo.environ as pyo
 from numpy.typing import NDArray
 from pyomo.core.expr.numeric_expr import LinearExpression
 
-from hwbmpq.allocate.problem import Problem
+from hwbmpq.allocate.problem import AllocationProblem
 from hwbmpq.allocate.tableau import Tableau, scaled
 
 
 class IntegerProgram:
     """One binary per group and open choice; the same numbers as arrays for solvers that take them directly."""
 
-    def __init__(self, problem: Problem, tableau: Tableau) -> None:
+    def __init__(self, problem: AllocationProblem, tableau: Tableau) -> None:
         self._problem = problem
         self.tableau, self.value_unit, self.value_offset = scaled(tableau)
         self.groups, self.choices = np.nonzero(tableau.is_open)  # of each variable

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from hwbmpq.allocate.problem import Choice, Problem, Table
+from hwbmpq.allocate.problem import AllocationProblem, Choice, Table
 from hwbmpq.costs.table import Number
 from hwbmpq.errors import HwbmpqError
 
 Bits = Mapping[str, Choice]
-FindBest = Callable[[Problem], Bits | None]
+FindBest = Callable[[AllocationProblem], Bits | None]
 """The best bits of a problem, or None if there are none within its budgets."""
 
 _CLOSE = Fraction(1, 10**8)
@@ -41,7 +41,7 @@ class BudgetReport:
 class InfeasibleBudget(HwbmpqError):  # noqa: N818 (a state of the budgets, and the name users know)
     """Budgets that no allocation meets."""
 
-    def __init__(self, problem: Problem, find_best: FindBest) -> None:
+    def __init__(self, problem: AllocationProblem, find_best: FindBest) -> None:
         finder = _Finder(problem, find_best)
         self.reports = tuple(finder.report(cost) for cost in problem.budgets if _is_finite(problem, cost))
         """One for each budget."""
@@ -84,12 +84,12 @@ class InfeasibleBudget(HwbmpqError):  # noqa: N818 (a state of the budgets, and 
             return "the budgets cannot be met: " + "; ".join(parts)
         return f"the budgets on {' and '.join(self.conflict)} can each be met, but not together"
 
-    def _hint(self, problem: Problem) -> str:
+    def _hint(self, problem: AllocationProblem) -> str:
         raised = {n: b for n, b in self.suggestion.items() if b != problem.budgets[n]}
         return "these budgets can be met: " + ", ".join(f"{n}={b!r}" for n, b in raised.items())
 
 
-def _is_finite(problem: Problem, cost: str) -> bool:
+def _is_finite(problem: AllocationProblem, cost: str) -> bool:
     return math.isfinite(problem.budgets[cost])
 
 
@@ -98,7 +98,7 @@ def _plain(number: Number) -> str:
 
 
 class _Finder:
-    def __init__(self, problem: Problem, find_best: FindBest) -> None:
+    def __init__(self, problem: AllocationProblem, find_best: FindBest) -> None:
         self._problem, self._find_best = problem, find_best
 
     def report(self, cost: str) -> BudgetReport:
@@ -187,7 +187,7 @@ class _Finder:
 
 
 def smallest_bits(
-    problem: Problem, cost: str, others: Mapping[str, Number], find_best: FindBest
+    problem: AllocationProblem, cost: str, others: Mapping[str, Number], find_best: FindBest
 ) -> Bits | None:
     """Where a cost is smallest under the other budgets; None if those cannot be met."""
     rows = problem.rows_of(cost)
@@ -204,7 +204,7 @@ def smallest_bits(
     return _bisect(floor, bits, lambda bits: problem.exact_total(cost, bits), find, grain)
 
 
-def budget_for(problem: Problem, cost: str, bits: Bits) -> Number:
+def budget_for(problem: AllocationProblem, cost: str, bits: Bits) -> Number:
     """A cost as a number that, taken as a budget, is met by these bits: never rounded down."""
     return rounded_up(problem.exact_total(cost, bits), all(row.is_whole for row in problem.rows_of(cost)))
 
@@ -217,7 +217,7 @@ def rounded_up(exact: Fraction, is_whole: bool) -> Number:
     return total if Fraction(total) >= exact else math.nextafter(total, math.inf)
 
 
-def _negative_sum(tables: list[Table], problem: Problem) -> Table:
+def _negative_sum(tables: list[Table], problem: AllocationProblem) -> Table:
     """Values that prefer what is cheap in all tables together."""
     return {
         layer: {choice: -sum(t[layer][choice] for t in tables if layer in t) for choice in choices}
@@ -225,7 +225,7 @@ def _negative_sum(tables: list[Table], problem: Problem) -> Table:
     }
 
 
-def _least(table: Table, problem: Problem) -> Fraction:
+def _least(table: Table, problem: AllocationProblem) -> Fraction:
     return sum(
         (
             min(

@@ -48,7 +48,7 @@ class Group:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class BudgetRow:
     """A sum over layers that may have a budget."""
 
     cost: str
@@ -75,12 +75,12 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Problem:
+class AllocationProblem:
     """Maximise the sum of the values; keep every row within its budget."""
 
     groups: tuple[Group, ...]
     values: Table
-    rows: tuple[Row, ...]
+    rows: tuple[BudgetRow, ...]
     budgets: Mapping[str, Number]
 
     @property
@@ -88,10 +88,10 @@ class Problem:
         return tuple(dict.fromkeys(row.cost for row in self.rows))
 
     @property
-    def limited_rows(self) -> tuple[Row, ...]:
+    def limited_rows(self) -> tuple[BudgetRow, ...]:
         return tuple(row for row in self.rows if row.budget < math.inf)
 
-    def rows_of(self, cost: str) -> tuple[Row, ...]:
+    def rows_of(self, cost: str) -> tuple[BudgetRow, ...]:
         return tuple(row for row in self.rows if row.cost == cost)
 
     def bits(self, picks: Sequence[int]) -> dict[str, Choice]:
@@ -127,15 +127,15 @@ class Problem:
     def exact_total(self, cost: str, bits: Mapping[str, Choice]) -> Fraction:
         return max(row.exact_total(bits) for row in self.rows_of(cost))
 
-    def with_budgets(self, budgets: Mapping[str, Number]) -> "Problem":
+    def with_budgets(self, budgets: Mapping[str, Number]) -> "AllocationProblem":
         """The same under other budgets; costs that are not named have none."""
         rows = tuple(replace(row, budget=budgets.get(row.cost, math.inf)) for row in self.rows)
         return replace(self, rows=rows, budgets=dict(budgets))
 
-    def with_values(self, values: Table) -> "Problem":
+    def with_values(self, values: Table) -> "AllocationProblem":
         return replace(self, values=values)
 
-    def with_choices(self, layer: str, choices: Sequence[Choice]) -> "Problem":
+    def with_choices(self, layer: str, choices: Sequence[Choice]) -> "AllocationProblem":
         """The same with fewer choices for the group of a layer."""
         groups = tuple(
             replace(group, choices=tuple(choices)) if layer in group.layers else group
@@ -146,7 +146,7 @@ class Problem:
 
 def build_problem(
     values: Table, costs: Mapping[str, Cost], budgets: Mapping[str, Number], ties: Ties = ()
-) -> Problem:
+) -> AllocationProblem:
     """Check the numbers, merge tied layers, and spread the costs out into rows."""
     if not isinstance(values, Mapping) or not values:
         raise AllocationError("no layers: values is empty, or no mapping")
@@ -158,7 +158,9 @@ def build_problem(
     rows = tuple(
         row for name, cost in costs.items() for row in _rows(name, cost, limits.get(name, math.inf), values)
     )
-    return Problem(groups=_groups(values, ties), values=_without_noise(values), rows=rows, budgets=limits)
+    return AllocationProblem(
+        groups=_groups(values, ties), values=_without_noise(values), rows=rows, budgets=limits
+    )
 
 
 def _budget(name: str, budget: Number) -> Number:
@@ -168,7 +170,7 @@ def _budget(name: str, budget: Number) -> Number:
     return _plain(budget)
 
 
-def _rows(name: str, cost: Cost, budget: Number, values: Table) -> list[Row]:
+def _rows(name: str, cost: Cost, budget: Number, values: Table) -> list[BudgetRow]:
     if isinstance(cost, str) or not isinstance(cost, CostTable | Mapping | Sequence):
         raise AllocationError(f"cost {name!r} is no table: {cost!r}")
     if isinstance(cost, CostTable):
@@ -186,7 +188,7 @@ def _rows(name: str, cost: Cost, budget: Number, values: Table) -> list[Row]:
     if not parts:
         raise AllocationError(f"cost {name!r} has no table")
     return [
-        Row(
+        BudgetRow(
             cost=name,
             costs=_checked(f"cost {name!r}", part.costs, values),
             constant=_budget(f"constant of {name}", part.constant),

@@ -10,11 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwbmpq.allocate.allocation import PROOF, Allocation
-from hwbmpq.allocate.core import Picks
+from hwbmpq.allocate.exact.core import Picks
+from hwbmpq.allocate.exact.search import ExactSearch, Found
 from hwbmpq.allocate.ilp import IntegerProgram
 from hwbmpq.allocate.infeasible import InfeasibleBudget
-from hwbmpq.allocate.problem import AllocationError, Choice, Cost, Problem, Table, Ties, build_problem
-from hwbmpq.allocate.search import ExactSearch, Found
+from hwbmpq.allocate.problem import (
+    AllocationError,
+    AllocationProblem,
+    Choice,
+    Cost,
+    Table,
+    Ties,
+    build_problem,
+)
 from hwbmpq.allocate.solvers import Solver, SolverError, first_that_works, solvers_for
 from hwbmpq.allocate.tableau import Tableau, build_tableau, presolve
 from hwbmpq.allocate.widen import widen_for_free
@@ -55,7 +63,9 @@ def solve(
     return solve_problem(build_problem(values, costs, budgets, ties), solver, time_limit)
 
 
-def solve_problem(problem: Problem, solver: str = "auto", time_limit: float | None = None) -> Allocation:
+def solve_problem(
+    problem: AllocationProblem, solver: str = "auto", time_limit: float | None = None
+) -> Allocation:
     """The same for a problem that is built already."""
     start = time.monotonic()
     best = find_best(problem, solver, time_limit)
@@ -86,7 +96,9 @@ class Best:
     solver: str
 
 
-def find_best(problem: Problem, solver: str = "auto", time_limit: float | None = None) -> Best | None:
+def find_best(
+    problem: AllocationProblem, solver: str = "auto", time_limit: float | None = None
+) -> Best | None:
     """The best bits; None if no allocation is within the budgets."""
     seconds = DEFAULT_SECONDS if time_limit is None else time_limit
     if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
@@ -119,7 +131,7 @@ class _Outcome:
 class _Task:
     """One problem on its way to its answer."""
 
-    def __init__(self, problem: Problem, solvers: list[Solver], deadline: float) -> None:
+    def __init__(self, problem: AllocationProblem, solvers: list[Solver], deadline: float) -> None:
         self._problem, self._solvers, self._deadline = problem, solvers, deadline
         self._rows = problem.limited_rows
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from hwbmpq.allocate.problem import Group, Problem, Row
+from hwbmpq.allocate.problem import AllocationProblem, BudgetRow, Group
 from hwbmpq.costs.table import Number
 
 Floats = NDArray[np.float64]
@@ -62,7 +62,7 @@ class Tableau:
         return total
 
 
-def build_tableau(problem: Problem) -> Tableau:
+def build_tableau(problem: AllocationProblem) -> Tableau:
     """The arrays of a problem. Costs are counted from each group's cheapest choice before they become floating point:
     what all choices have in common would only take digits away."""
     rows = problem.limited_rows
@@ -100,7 +100,7 @@ def build_tableau(problem: Problem) -> Tableau:
     )
 
 
-def _exact_costs(row: Row, group: Group) -> list[Number | Fraction]:
+def _exact_costs(row: BudgetRow, group: Group) -> list[Number | Fraction]:
     """What a group that pays adds to a row at each choice."""
     paid = [row.costs[layer] for layer in group.layers if layer in row.costs]
     if len(paid) == 1:  # one number minus another needs no fractions: it is rounded once

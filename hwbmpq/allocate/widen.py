@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from fractions import Fraction
 
-from hwbmpq.allocate.problem import Group, Problem, Row
+from hwbmpq.allocate.problem import AllocationProblem, BudgetRow, Group
 
 
-def widen_for_free(problem: Problem, picks: Sequence[int]) -> list[int]:
+def widen_for_free(problem: AllocationProblem, picks: Sequence[int]) -> list[int]:
     """Take the widest choice that is no worse and still fits, group by group: no budget is left unused for nothing."""
     picks = list(picks)
     ledger = _Ledger(problem, picks)
@@ -24,11 +24,11 @@ def widen_for_free(problem: Problem, picks: Sequence[int]) -> list[int]:
 class _Ledger:
     """What every row has left, exactly."""
 
-    def __init__(self, problem: Problem, picks: Sequence[int]) -> None:
+    def __init__(self, problem: AllocationProblem, picks: Sequence[int]) -> None:
         bits = problem.bits(picks)
         rows = problem.limited_rows
         self._left = [Fraction(row.budget) - row.exact_total(bits) for row in rows]
-        self._rows_of: dict[str, list[tuple[int, Row]]] = defaultdict(list)
+        self._rows_of: dict[str, list[tuple[int, BudgetRow]]] = defaultdict(list)
         for position, row in enumerate(rows):
             for layer in row.costs:
                 self._rows_of[layer].append((position, row))

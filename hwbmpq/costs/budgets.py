@@ -7,7 +7,7 @@ from numbers import Real
 
 from hwbmpq.costs.registry import CostModelError, cost_models
 from hwbmpq.errors import HwbmpqError, UnknownNameError
-from hwbmpq.hardware.units import Dimension, parse_quantity
+from hwbmpq.units import Dimension, parse_quantity
 
 _DIMENSIONS = {
     "bit": Dimension(unit="bit", suffix="", symbols={"bit": 1.0, "B": 8.0}, examples="350KiB, 1.5MB"),

@@ -4,7 +4,7 @@ from hwbmpq.costs.budgets import parse_budget
 from hwbmpq.costs.model import CostModel
 from hwbmpq.costs.quantities import chosen_model
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.hardware.problems import Problem, ProfileError
+from hwbmpq.hardware.problems import ProfileError, ProfileProblem
 from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.widths import candidates, weight_widths
 from hwbmpq.values import Layer
@@ -61,8 +61,8 @@ def unanswered_costs(profile: HardwareProfile) -> tuple[str, ...]:
     )
 
 
-def _problem(profile: HardwareProfile, block: str, key: str, message: str) -> Problem:
-    return Problem(place=profile.place(block, key), field=f"{block}.{key}", message=message)
+def _problem(profile: HardwareProfile, block: str, key: str, message: str) -> ProfileProblem:
+    return ProfileProblem(place=profile.place(block, key), field=f"{block}.{key}", message=message)
 
 
 def _try_out(model: CostModel, quantity: str, profile: HardwareProfile) -> list[str]:

@@ -6,7 +6,7 @@ from hwbmpq.costs.table import Capacity, FigureUse
 from hwbmpq.errors import MissingFigureError
 from hwbmpq.hardware.formats import WidthPair
 from hwbmpq.hardware.profile import HardwareProfile
-from hwbmpq.hardware.schema import Figure, MemoryLevel, Row, quantity_of
+from hwbmpq.hardware.schema import Figure, MemoryLevel, RateRow, quantity_of
 
 _ROW_FIGURES = ("macs_per_cycle", "macs_per_s", "pj_per_mac")
 
@@ -104,7 +104,7 @@ class FigureLog:
         return figure.value
 
 
-def _fits(row: Row, op: str, kernel_size: tuple[int, ...], pair: WidthPair) -> bool:
+def _fits(row: RateRow, op: str, kernel_size: tuple[int, ...], pair: WidthPair) -> bool:
     if "*" not in row.op and op not in row.op:
         return False
     if row.kernel_size is not None:
@@ -117,7 +117,7 @@ def _fits(row: Row, op: str, kernel_size: tuple[int, ...], pair: WidthPair) -> b
     return row.compute is None or row.compute.name == pair.compute
 
 
-def _specificity(row: Row) -> tuple[bool, ...]:
+def _specificity(row: RateRow) -> tuple[bool, ...]:
     """A row that names more wins; the operation counts most."""
     return (
         "*" not in row.op,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from hwbmpq.hardware.lookup_table import Entry, KeyValue
+from hwbmpq.hardware.lookup_table import KeyValue, TableEntry
 
 NEIGHBOURS = 6
 FAR = math.log(4.0)
@@ -78,19 +78,19 @@ class Estimate:
     """A cost that was not measured."""
 
     value: float
-    nearest: Entry
+    nearest: TableEntry
     is_far: bool
 
 
 class Interpolator:
     """Estimates from entries of one pair of widths."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
+    def __init__(self, entries: Sequence[TableEntry]) -> None:
         shapes = [(entry, shape_of(entry.model_dump(), entry.macs)) for entry in entries]
         self._known = [(entry, shape) for entry, shape in shapes if shape is not None]
         self._laws: dict[tuple[bool, int], tuple[float, ...]] = {}
 
-    def estimate(self, shape: Shape, *, without: Entry | None = None) -> Estimate | None:
+    def estimate(self, shape: Shape, *, without: TableEntry | None = None) -> Estimate | None:
         """The cost of a layer; None if no entry has its operation. ``without`` leaves an entry out, to try how good this is."""
         known = [(entry, other) for entry, other in self._known if entry is not without]
         near = sorted(
@@ -111,7 +111,7 @@ class Interpolator:
             value=math.exp(factor) * _cost(law, shape), nearest=known[index][0], is_far=distance > FAR
         )
 
-    def _law(self, is_depthwise: bool, without: Entry | None) -> tuple[float, ...]:
+    def _law(self, is_depthwise: bool, without: TableEntry | None) -> tuple[float, ...]:
         key = (is_depthwise, id(without))
         if key not in self._laws:
             self._laws[key] = _fit(
@@ -144,7 +144,7 @@ def _fit(points: Sequence[tuple[tuple[float, ...], float]]) -> tuple[float, ...]
     return tuple(value / scale for value, scale in zip(found, scales, strict=True))
 
 
-def leave_one_out(entries: Sequence[Entry]) -> tuple[float, ...]:
+def leave_one_out(entries: Sequence[TableEntry]) -> tuple[float, ...]:
     """For each entry: the share by which an estimate from the others misses it; entries without others are left out."""
     interpolator = Interpolator(entries)
     misses = []

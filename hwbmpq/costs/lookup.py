@@ -13,7 +13,7 @@ from hwbmpq.costs.registry import register
 from hwbmpq.costs.table import Candidates, CostRow, CostTable, FigureUse, Number, candidates_of
 from hwbmpq.errors import UnsupportedLayerError
 from hwbmpq.hardware.formats import WidthPair, parse_format
-from hwbmpq.hardware.lookup_table import Entry, KeyValue, LookupTable
+from hwbmpq.hardware.lookup_table import KeyValue, LookupTable, TableEntry
 from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.schema import LookupTableRef
 from hwbmpq.hardware.widths import WidthFinder, op_of
@@ -250,7 +250,7 @@ class _Reader:
         how += ", far from what was measured" if found.is_far else ""
         return _Found(found.value, how, is_neighbour=True, is_extrapolated=found.is_far)
 
-    def _scaled(self, layer: Layer, key: dict[str, KeyValue], entry: Entry) -> _Found:
+    def _scaled(self, layer: Layer, key: dict[str, KeyValue], entry: TableEntry) -> _Found:
         macs = layer.macs // layer.calls
         sizes = [other.macs for other in self._table.neighbours(key)]
         is_beyond = not min(sizes) <= macs <= max(sizes)
@@ -265,7 +265,7 @@ class _Reader:
         return _Found(value, how + beyond, is_neighbour=True, is_extrapolated=is_beyond)
 
 
-def _is_same_work(entry: Entry, layer: Layer, table: LookupTable) -> bool:
+def _is_same_work(entry: TableEntry, layer: Layer, table: LookupTable) -> bool:
     """A key that leaves out tokens, batch or dilation would otherwise match a larger or slower layer."""
     is_plain = "dilation" in table.key or set(layer.dilation) <= {1}
     return is_plain and entry.macs == layer.macs // layer.calls

@@ -4,7 +4,6 @@ from hwbmpq.data.augment import AUGMENTATIONS as AUGMENTATIONS
 from hwbmpq.data.batches import Batches as Batches
 from hwbmpq.data.batches import LoaderBatches as LoaderBatches
 from hwbmpq.data.batches import TrainingBatches as TrainingBatches
-from hwbmpq.data.forms import DATA_FORMS as DATA_FORMS
 from hwbmpq.data.images import ImageData as ImageData
 from hwbmpq.data.images import LabelledImages as LabelledImages
 from hwbmpq.data.load import OpenData as OpenData
@@ -12,3 +11,4 @@ from hwbmpq.data.load import load_data as load_data
 from hwbmpq.data.load import load_images as load_images
 from hwbmpq.data.load import open_data as open_data
 from hwbmpq.data.loaders import from_loaders as from_loaders
+from hwbmpq.data.registry import DATA_SOURCES as DATA_SOURCES

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hwbmpq.data.found import Found, Request, found_arrays
+from hwbmpq.data.dataset import Picked, Size
 from hwbmpq.data.randomness import generator_for
+from hwbmpq.data.source import DataParts, Request, parts_in_memory
 from hwbmpq.data.split import hold_out
-from hwbmpq.data.stored import Picked, Size
 
 _FAKE_CLASSES = 10
 _FAKE_SIZE = (3, 32, 32)
@@ -16,7 +16,7 @@ _FAKE_TRAIN = 256
 _FAKE_TEST = 64
 
 
-def open_digits(request: Request) -> Found:
+def open_digits(request: Request) -> DataParts:
     """Scikit-learn's 1,797 handwritten digits of 8 by 8 pixels, which come with the package; a fifth for testing."""
     # It takes a second to import: only who asks for digits pays.
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
@@ -24,14 +24,14 @@ def open_digits(request: Request) -> Found:
     digits = load_digits()
     pixels = torch.from_numpy(digits.images).mul(255 / 16).round().to(torch.uint8)  # stored as 0 to 16
     labels = torch.from_numpy(digits.target).long()
-    return found_arrays(request, *hold_out(pixels.unsqueeze(3), labels, every=5, name=request.spec))
+    return parts_in_memory(request, *hold_out(pixels.unsqueeze(3), labels, every=5, name=request.spec))
 
 
-def open_fake(request: Request) -> Found:
+def open_fake(request: Request) -> DataParts:
     """Noise: for trying out the machinery, where real images do not matter."""
     classes = request.classes or _FAKE_CLASSES
     test = FakePart(name="test", classes=classes, count=_FAKE_TEST)
-    return Found(
+    return DataParts(
         train=FakePart(name="train", classes=classes, count=_FAKE_TRAIN),
         test=test if request.needs_test else None,
         classes=classes,

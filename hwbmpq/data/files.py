@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from hwbmpq.data.stored import Size, centred_window, to_grey
+from hwbmpq.data.dataset import Size, centred_window, to_grey
 from hwbmpq.errors import HwbmpqError
 
 EXTENSIONS = frozenset({".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
+from hwbmpq.data.dataset import StoredPart
 from hwbmpq.data.files import EXTENSIONS, FileImages, image_size
-from hwbmpq.data.found import Found, Request
-from hwbmpq.data.stored import StoredPart
+from hwbmpq.data.source import DataParts, Request
 from hwbmpq.errors import HwbmpqError
 
 _LAYOUT_HINT = "make it train/CLASS/IMAGE and val/CLASS/IMAGE (or test/)"
@@ -16,7 +16,7 @@ _TINY_FOLDER = "tiny-imagenet-200"
 _TINY_HINT = "unpack http://cs231n.stanford.edu/tiny-imagenet-200.zip and give the folder that holds it: --data-root DIR"
 
 
-def open_folder(request: Request) -> Found:
+def open_folder(request: Request) -> DataParts:
     """``train`` and ``val`` (or ``test``), with a folder for each class, in alphabetical order."""
     root = Path(request.detail)
     if not root.is_dir():
@@ -33,7 +33,7 @@ def open_folder(request: Request) -> Found:
     return _found(train, test, (remark,) if len(tests) > 1 else ())
 
 
-def open_tinyimagenet(request: Request) -> Found:
+def open_tinyimagenet(request: Request) -> DataParts:
     """The original layout: train/CLASS/images, val/images with val_annotations.txt, and wnids.txt.
 
     Classes are numbered in alphabetical order, as torchvision's ``ImageFolder`` does.
@@ -104,9 +104,9 @@ def _check_same_classes(train: Iterable[str], test: Iterable[str], root: Path, t
 
 def _found(
     train: Mapping[str, list[Path]], test: Mapping[str, list[Path]] | None, remarks: tuple[str, ...] = ()
-) -> Found:
+) -> DataParts:
     first = next(iter(train.values()))[0]
-    return Found(
+    return DataParts(
         train=_part(train),
         test=None if test is None else _part(test),
         classes=len(train),

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hwbmpq.data.found import Found, Request, found_arrays
-from hwbmpq.data.stored import ArrayImages, StoredPart
+from hwbmpq.data.dataset import ArrayImages, StoredPart
+from hwbmpq.data.source import DataParts, Request, parts_in_memory
 from hwbmpq.data.torchvision_sets import download_set
 from hwbmpq.errors import HwbmpqError
 
@@ -20,7 +20,7 @@ DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 _BYTES = 0x08  # the type of IDX's values
 
 
-def open_fashion_mnist(request: Request) -> Found:
+def open_fashion_mnist(request: Request) -> DataParts:
     """From torchvision's folder FashionMNIST/raw, from ``root`` itself, or from Debian's package."""
     if request.download:
         download_set("FashionMNIST", request)
@@ -34,7 +34,7 @@ def open_fashion_mnist(request: Request) -> Found:
         )
     train = _part(folder, "train")
     test = _part(folder, "t10k") if request.needs_test else None
-    return found_arrays(request, train, test)
+    return parts_in_memory(request, train, test)
 
 
 def _part(folder: Path, name: str) -> StoredPart:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hwbmpq.data.dataset import Size, StoredImages
 from hwbmpq.data.pixels import Pixels
-from hwbmpq.data.stored import Size, StoredImages
 from hwbmpq.errors import HwbmpqError
 
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from hwbmpq.data.forms import DataForm, parse_data
-from hwbmpq.data.found import Found, Request
+from hwbmpq.data.dataset import Picked, Size
 from hwbmpq.data.images import ImageData, LabelledImages, normalisation
 from hwbmpq.data.pixels import RESIDENT_BYTES, OnImage, Pixels, settle
-from hwbmpq.data.stored import Picked, Size
+from hwbmpq.data.registry import DataSource, parse_data
+from hwbmpq.data.source import DataParts, Request
 from hwbmpq.errors import HwbmpqError
 
 DEFAULT_ROOT = Path("data")
@@ -19,8 +19,8 @@ class OpenData:
     """A data set that has been found: what a network must know of it, before it is brought into its size."""
 
     name: str
-    form: DataForm
-    found: Found
+    form: DataSource
+    found: DataParts
 
     @property
     def classes(self) -> int:
@@ -102,7 +102,7 @@ def open_data(
     classes: int | None = None,
     needs_test: bool = True,
 ) -> OpenData:
-    """Find the images that ``spec`` names (a form of ``DATA_FORMS``): their number of classes and their size.
+    """Find the images that ``spec`` names (a form of ``DATA_SOURCES``): their number of classes and their size.
 
     ``root`` is the folder that holds data sets (default: ``data``); nothing is downloaded unless ``download``
     says so. ``classes`` is how many outputs the network has, if that is known already: an error if there are

@@ -11,9 +11,9 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hwbmpq.data.found import Found, Request, found_arrays
+from hwbmpq.data.dataset import ArrayImages, StoredPart
+from hwbmpq.data.source import DataParts, Request, parts_in_memory
 from hwbmpq.data.split import hold_out
-from hwbmpq.data.stored import ArrayImages, StoredPart
 from hwbmpq.errors import HwbmpqError
 
 _PARTS = ("train", "test")
@@ -23,23 +23,23 @@ _LAYOUT_HINT = (
 )
 
 
-def open_npz(request: Request) -> Found:
+def open_npz(request: Request) -> DataParts:
     """Both parts; if there is only one, it is for training, but for one image in ten."""
     parts = _read_parts(request.detail, wanted=len(_PARTS) if request.needs_test else 1)
     (name, (pixels, labels)), *others = parts.items()
     train = StoredPart(images=ArrayImages(pixels=pixels), labels=labels)
     if not request.needs_test:
-        return found_arrays(request, train, None)
+        return parts_in_memory(request, train, None)
     if others:
         pixels, labels = parts["test"]
-        return found_arrays(request, train, StoredPart(images=ArrayImages(pixels=pixels), labels=labels))
+        return parts_in_memory(request, train, StoredPart(images=ArrayImages(pixels=pixels), labels=labels))
     train, test = hold_out(pixels, labels, every=_HELD_OUT, name=request.spec)
     missing = "test" if name == "train" else "train"
     remark = (
         f"{request.detail} has no x_{missing}: {len(test.labels)} of {len(labels)} images, always the same, "
         "are held out for testing"
     )
-    return found_arrays(request, train, test, (remark,))
+    return parts_in_memory(request, train, test, (remark,))
 
 
 def _read_parts(path: str, wanted: int) -> dict[str, tuple[Tensor, Tensor]]:

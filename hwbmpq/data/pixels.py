@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hwbmpq.data.stored import Picked, Size, StoredImages
+from hwbmpq.data.dataset import Picked, Size, StoredImages
 from hwbmpq.errors import HwbmpqError
 
 RESIDENT_BYTES = 2 * 1024**3

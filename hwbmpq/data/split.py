@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hwbmpq.data.stored import ArrayImages, StoredPart
+from hwbmpq.data.dataset import ArrayImages, StoredPart
 from hwbmpq.errors import HwbmpqError
 
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 
-from hwbmpq.data.found import Found, Request, found_arrays
-from hwbmpq.data.stored import ArrayImages, StoredPart
+from hwbmpq.data.dataset import ArrayImages, StoredPart
+from hwbmpq.data.source import DataParts, Request, parts_in_memory
+from hwbmpq.data.torchvision_import import import_torchvision
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.torchvision_import import import_torchvision
 
 _CIFAR = {"cifar10": "CIFAR10", "cifar100": "CIFAR100"}
 
 
-def open_cifar(request: Request) -> Found:
+def open_cifar(request: Request) -> DataParts:
     """The original Python batches.
 
     They are pickles, which can run any code. torchvision compares the MD5 sum of every file with the
@@ -28,7 +28,7 @@ def open_cifar(request: Request) -> Found:
         root = root.parent
     train = _part(kind, root, request.spec, train=True)
     test = _part(kind, root, request.spec, train=False) if request.needs_test else None
-    return found_arrays(request, train, test)
+    return parts_in_memory(request, train, test)
 
 
 def download_set(class_name: str, request: Request) -> None:

@@ -5,7 +5,7 @@ from functools import cached_property
 
 import networkx as nx
 
-from hwbmpq.graph.operations import ADDITIONS, Source
+from hwbmpq.graph.operations import ADDITIONS, TensorSource
 
 # Operations that hand their tensor on as it is: their readers read the tensor before them.
 _TRANSPARENT = frozenset(
@@ -34,7 +34,7 @@ class Dataflow:
         return self.kind(name) in ADDITIONS
 
     def is_network_input(self, name: str) -> bool:
-        return self.graph.nodes[self.tensor_read(name)]["source"] is Source.INPUT
+        return self.graph.nodes[self.tensor_read(name)]["source"] is TensorSource.INPUT
 
     def is_output(self, name: str) -> bool:
         """Whether the network returns it, or nothing reads it."""
@@ -51,7 +51,7 @@ class Dataflow:
         """Operations whose result depends on the network's input."""
         found: set[str] = set()
         for name, attributes in self.graph.nodes.items():
-            if attributes["source"] is Source.INPUT or any(p in found for p in self.graph.pred[name]):
+            if attributes["source"] is TensorSource.INPUT or any(p in found for p in self.graph.pred[name]):
                 found.add(name)
         return found
 

@@ -14,7 +14,7 @@ from hwbmpq.graph.operations import (
     LAYER_KINDS,
     WEIGHTED_MODULES,
     Operation,
-    Source,
+    TensorSource,
     clamps_negatives,
     first_tensor,
     negates,
@@ -92,7 +92,7 @@ class _Interpreter(fx.Interpreter):
         if tensor is None or n.op == "output":
             return result
         if n.op == "placeholder":
-            self._write(n, tensor, kind="input", source=Source.INPUT)
+            self._write(n, tensor, kind="input", source=TensorSource.INPUT)
         elif n.op == "get_attr":
             self._write_attribute(n, tensor)
         else:
@@ -121,7 +121,7 @@ class _Interpreter(fx.Interpreter):
         name = self._parameter_names.get(id(_attribute(self.module, str(node.target))), "")
         if name:
             self._parameter_of[node] = name
-        source = Source.PARAMETER if name else Source.CONSTANT
+        source = TensorSource.PARAMETER if name else TensorSource.CONSTANT
         self._write(node, tensor, kind=source.value, source=source, parameters=(name,) if name else ())
 
     def _facts(self, node: fx.Node) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from hwbmpq.graph.macs import MacCounter
 from hwbmpq.graph.operations import (
     LAYER_KINDS,
     Operation,
-    Source,
+    TensorSource,
     clamps_negatives,
     negates,
     plain_name,
@@ -25,7 +25,7 @@ from hwbmpq.graph.operations import (
 def trace_with_hooks(model: nn.Module, example: torch.Tensor) -> list[Operation]:
     """Operations of ``model`` as they run: hooks tell the module, a function mode the tensors."""
     recorder = _Recorder(model)
-    recorder.enter(example, kind="input", source=Source.INPUT)
+    recorder.enter(example, kind="input", source=TensorSource.INPUT)
     with _module_stack(model, recorder.stack), recorder.counter, recorder:
         returned = model(example)
     names = {recorder.name_of(tensor) for tensor in _tensors(returned)}
@@ -117,7 +117,7 @@ class _Recorder(TorchFunctionMode):
             changed_at = self._changed_at.get(storage_of(tensor), 0)
             return self.operations[max(made_at, changed_at)].name
         parameter = self._parameter_names.get(id(tensor), "")
-        source = Source.PARAMETER if parameter else Source.CONSTANT
+        source = TensorSource.PARAMETER if parameter else TensorSource.CONSTANT
         return self.enter(
             tensor, kind=source.value, source=source, parameters=(parameter,) if parameter else ()
         )

@@ -31,7 +31,7 @@ LAYER_KINDS = {
 ADDITIONS = frozenset({"add", "iadd", "radd"})
 
 
-class Source(Enum):
+class TensorSource(Enum):
     """Where a tensor comes from when no operation of the network made it."""
 
     INPUT = "input"
@@ -47,7 +47,7 @@ class Operation:
     name: str
     kind: str
     """Plain lower-case name: ``conv2d``, ``batchnorm2d``, ``add``, ``relu``, however it was called."""
-    source: Source = Source.OPERATION
+    source: TensorSource = TensorSource.OPERATION
     inputs: tuple[str, ...] = ()
     shape: tuple[int, ...] = ()
     module: str = ""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from hwbmpq.graph.operations import Operation, Source
+from hwbmpq.graph.operations import Operation, TensorSource
 
 _NEVER_NEGATIVE = frozenset(
     "relu relu6 sigmoid hardsigmoid softmax softmax2d softplus abs absolute square exp sqrt rsqrt".split()
@@ -29,7 +29,7 @@ def nonnegative_tensors(operations: Iterable[Operation]) -> set[str]:
     """Names of the operations whose results cannot be negative."""
     found: set[str] = set()
     for operation in operations:
-        if operation.source is not Source.OPERATION:
+        if operation.source is not TensorSource.OPERATION:
             continue  # inputs, parameters and buffers may hold anything
         keeps = (
             operation.kind in _KEEP_SIGN

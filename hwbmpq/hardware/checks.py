@@ -6,17 +6,17 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from hwbmpq.hardware.document import Node
+from hwbmpq.hardware.document import YamlNode
 from hwbmpq.hardware.normalise import BLANK, block_of
-from hwbmpq.hardware.problems import Problem, unknown_key
+from hwbmpq.hardware.problems import ProfileProblem, unknown_key
 from hwbmpq.hardware.profile import SCHEMA_ID, HardwareProfile
 from hwbmpq.hardware.schema import Array, Figure, LookupTableRef, short_keys
-from hwbmpq.hardware.units import shown
+from hwbmpq.units import shown
 
 Location = tuple[str | int, ...]
 
 
-def validate(root: Node, problems: list[Problem]) -> HardwareProfile | None:
+def validate(root: YamlNode, problems: list[ProfileProblem]) -> HardwareProfile | None:
     """The profile, or None with every problem added to ``problems``."""
     unfilled = [path for path, node in _walk(root, ()) if node.value == BLANK]
     problems += _placed(root, [(path, "still to be filled in") for path in unfilled])
@@ -33,9 +33,9 @@ def validate(root: Node, problems: list[Problem]) -> HardwareProfile | None:
     return None if found or blanks else profile
 
 
-def _placed(root: Node, found: Iterable[tuple[Location, str]]) -> list[Problem]:
+def _placed(root: YamlNode, found: Iterable[tuple[Location, str]]) -> list[ProfileProblem]:
     return [
-        Problem(place=root.find(*path).place, field=".".join(map(str, path)), message=message)
+        ProfileProblem(place=root.find(*path).place, field=".".join(map(str, path)), message=message)
         for path, message in found
     ]
 
@@ -43,7 +43,7 @@ def _placed(root: Node, found: Iterable[tuple[Location, str]]) -> list[Problem]:
 _STAND_INS = {"schema": SCHEMA_ID, "name": "profile", "title": "profile", "class": "abstract"}
 
 
-def _despite(root: Node, error: ValidationError) -> list[Problem]:
+def _despite(root: YamlNode, error: ValidationError) -> list[ProfileProblem]:
     """What is wrong besides: the checks of origins and names on what is left without the wrong entries."""
     data = _without_nulls(root).plain()
     for item in error.errors(include_url=False):
@@ -77,7 +77,7 @@ def _remove(data: Any, path: Location) -> None:
         owner.pop(name, None)
 
 
-def _walk(node: Node, path: Location) -> Iterator[tuple[Location, Node]]:
+def _walk(node: YamlNode, path: Location) -> Iterator[tuple[Location, YamlNode]]:
     yield path, node
     for key, child in node.mapping.items():
         yield from _walk(child, (*path, key))
@@ -85,7 +85,7 @@ def _walk(node: Node, path: Location) -> Iterator[tuple[Location, Node]]:
         yield from _walk(child, (*path, index))
 
 
-def _without_nulls(node: Node) -> Node:
+def _without_nulls(node: YamlNode) -> YamlNode:
     """``null`` means unknown, which is the same as absent."""
     if isinstance(node.value, dict):
         kept = {key: _without_nulls(child) for key, child in node.value.items() if child.value is not None}
@@ -112,7 +112,7 @@ _EXPECTED = {
 }
 
 
-def _problem(root: Node, error: Any) -> Problem:
+def _problem(root: YamlNode, error: Any) -> ProfileProblem:
     # Dict keys are marked "[key]" and union members by their type: neither is a step in the file.
     path = tuple(step for step in error["loc"] if step != "[key]" and step not in ("str", "float"))
     node = root.find(*path)
@@ -133,7 +133,7 @@ def _problem(root: Node, error: Any) -> Problem:
         message = f"{shown(found)} is no name: use letters, digits, _, - and ."
     else:
         message = str(error["msg"]).removeprefix("Value error, ")
-    return Problem(place=place, field=".".join(map(str, path)), message=message)
+    return ProfileProblem(place=place, field=".".join(map(str, path)), message=message)
 
 
 def _keys_at(path: Location) -> list[str]:

@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from hwbmpq.hardware.problems import Place, Problem, ProfileError
-from hwbmpq.hardware.units import shown
+from hwbmpq.hardware.problems import Place, ProfileError, ProfileProblem
+from hwbmpq.units import shown
 
 MOST_BYTES = 1 << 20
 _MOST_NODES = 50_000
@@ -41,29 +41,29 @@ Scalar = str | int | float | bool | None
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
-class Node:
+class YamlNode:
     """A mapping, list or scalar, and where it stands."""
 
-    value: "dict[str, Node] | list[Node] | Scalar"
+    value: "dict[str, YamlNode] | list[YamlNode] | Scalar"
     place: Place
     key_place: Place | None = None
     """Where its key stands, if it has one."""
 
-    def holding(self, value: "dict[str, Node] | list[Node] | Scalar") -> "Node":
+    def holding(self, value: "dict[str, YamlNode] | list[YamlNode] | Scalar") -> "YamlNode":
         """Another value in the same place."""
-        return Node(value=value, place=self.place, key_place=self.key_place)
+        return YamlNode(value=value, place=self.place, key_place=self.key_place)
 
     @property
-    def mapping(self) -> "dict[str, Node]":
+    def mapping(self) -> "dict[str, YamlNode]":
         """Its entries; empty if it is no mapping."""
         return self.value if isinstance(self.value, dict) else {}
 
     @property
-    def items(self) -> "list[Node]":
+    def items(self) -> "list[YamlNode]":
         """Its elements; empty if it is no list."""
         return self.value if isinstance(self.value, list) else []
 
-    def find(self, *path: str | int) -> "Node":
+    def find(self, *path: str | int) -> "YamlNode":
         """The node at ``path``, or the deepest one on the way there."""
         node = self
         for step in path:
@@ -84,7 +84,7 @@ class Node:
         return self.value
 
 
-def parse_document(text: str | bytes, file: str) -> Node:
+def parse_document(text: str | bytes, file: str) -> YamlNode:
     """The mapping that a YAML text holds; ``ProfileError`` if there is none."""
     decoded = _decode(text, file)
     try:
@@ -124,7 +124,7 @@ def _decode(text: str | bytes, file: str) -> str:
 
 
 def _failure(place: Place, message: str) -> ProfileError:
-    return ProfileError([Problem(place=place, field="", message=message)])
+    return ProfileError([ProfileProblem(place=place, field="", message=message)])
 
 
 class _Builder:
@@ -133,10 +133,10 @@ class _Builder:
     def __init__(self, file: str) -> None:
         self._file = file
         self._nodes = 0
-        self._anchors: dict[str, tuple[Node, int]] = {}  # with the number of nodes in it
+        self._anchors: dict[str, tuple[YamlNode, int]] = {}  # with the number of nodes in it
 
-    def build(self, events: Iterator[Any]) -> Node | None:
-        root: Node | None = None
+    def build(self, events: Iterator[Any]) -> YamlNode | None:
+        root: YamlNode | None = None
         for event in events:
             if isinstance(event, yaml.DocumentStartEvent):
                 if root is not None:
@@ -148,7 +148,7 @@ class _Builder:
         mark = event.start_mark
         return Place(file=self._file, line=mark.line + 1, column=mark.column + 1)
 
-    def _node(self, event: Any, events: Iterator[Any], depth: int) -> Node:
+    def _node(self, event: Any, events: Iterator[Any], depth: int) -> YamlNode:
         place = self._place(event)
         if depth > _MOST_DEPTH:
             raise _failure(place, f"nested more than {_MOST_DEPTH} deep: that is no profile")
@@ -159,16 +159,16 @@ class _Builder:
         before = self._nodes
         self._count(1, place)
         if isinstance(event, yaml.ScalarEvent):
-            node = Node(value=_scalar(event), place=place)
+            node = YamlNode(value=_scalar(event), place=place)
         elif isinstance(event, yaml.SequenceStartEvent):
-            node = Node(value=self._list(events, depth), place=place)
+            node = YamlNode(value=self._list(events, depth), place=place)
         else:
-            node = Node(value=self._mapping(events, depth), place=place)
+            node = YamlNode(value=self._mapping(events, depth), place=place)
         if event.anchor is not None:
             self._anchors[event.anchor] = (node, self._nodes - before)
         return node
 
-    def _alias(self, event: Any, place: Place) -> Node:
+    def _alias(self, event: Any, place: Place) -> YamlNode:
         if event.anchor not in self._anchors:
             raise _failure(place, f"*{event.anchor} has no anchor &{event.anchor} before it")
         node, size = self._anchors[event.anchor]
@@ -182,7 +182,7 @@ class _Builder:
                 place, f"more than {_MOST_NODES:,} values (aliases count in full): that is no profile"
             )
 
-    def _list(self, events: Iterator[Any], depth: int) -> list[Node]:
+    def _list(self, events: Iterator[Any], depth: int) -> list[YamlNode]:
         found = []
         for event in events:
             if isinstance(event, yaml.SequenceEndEvent):
@@ -190,8 +190,8 @@ class _Builder:
             found.append(self._node(event, events, depth + 1))
         return found
 
-    def _mapping(self, events: Iterator[Any], depth: int) -> dict[str, Node]:
-        found: dict[str, Node] = {}
+    def _mapping(self, events: Iterator[Any], depth: int) -> dict[str, YamlNode]:
+        found: dict[str, YamlNode] = {}
         for event in events:
             if isinstance(event, yaml.MappingEndEvent):
                 break
@@ -202,7 +202,7 @@ class _Builder:
             if event.value in found:
                 raise _failure(place, f"key {shown(event.value)} appears twice")
             node = self._node(next(events), events, depth + 1)
-            found[event.value] = Node(value=node.value, place=node.place, key_place=place)
+            found[event.value] = YamlNode(value=node.value, place=node.place, key_place=place)
         return found
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import platformdirs
 
 from hwbmpq.errors import UnknownNameError
-from hwbmpq.hardware.problems import Place, Problem, ProfileError
+from hwbmpq.hardware.problems import Place, ProfileError, ProfileProblem
 
 SUFFIXES = (".yaml", ".yml")
 FOLDER_VARIABLE = "HWBMPQ_PROFILES"
@@ -63,7 +63,7 @@ def locate(target: str) -> tuple[Path, str]:
             if found is not None:
                 return found, mode
     if os.sep in target:
-        raise ProfileError([Problem(place=Place(file=target), field="", message="no such file")])
+        raise ProfileError([ProfileProblem(place=Place(file=target), field="", message="no such file")])
     folders = ", ".join(map(str, search_folders()))
     name = _stem(target.partition("@")[0])
     known = {path.stem for path in profile_files() if not path.stem.startswith("_")}
@@ -121,4 +121,4 @@ def read_bytes(path: Path, most: int, allowed: Sequence[Path] | None = None) -> 
                 return file.read(most + 1)
     except (OSError, ValueError) as error:
         message = f"cannot be read: {getattr(error, 'strerror', None) or error}"
-    raise ProfileError([Problem(place=Place(file=str(path)), field="", message=message)])
+    raise ProfileError([ProfileProblem(place=Place(file=str(path)), field="", message=message)])

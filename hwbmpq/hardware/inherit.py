@@ -4,9 +4,9 @@ from typing import get_origin
 
 from pydantic import BaseModel
 
-from hwbmpq.hardware.document import Node
+from hwbmpq.hardware.document import YamlNode
 from hwbmpq.hardware.normalise import block_of, normalise_field
-from hwbmpq.hardware.problems import Problem, unknown_key
+from hwbmpq.hardware.problems import ProfileProblem, unknown_key
 from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.schema import short_keys
 
@@ -15,13 +15,13 @@ _OWN = ("abstract", "extends", "name")
 _ORIGIN = ("kind", "src", "note")
 
 
-def merge(base: Node, child: Node) -> Node:
+def merge(base: YamlNode, child: YamlNode) -> YamlNode:
     """The child over its base: maps merge; figures, lists and choices of a cost model replace."""
     inherited = {key: node for key, node in base.mapping.items() if key not in _OWN}
     return _merge(base.holding(inherited), child)
 
 
-def _merge(base: Node, child: Node) -> Node:
+def _merge(base: YamlNode, child: YamlNode) -> YamlNode:
     both_are_maps = isinstance(base.value, dict) and isinstance(child.value, dict)
     if not both_are_maps or "value" in child.mapping or "model" in child.mapping:
         return child
@@ -31,7 +31,7 @@ def _merge(base: Node, child: Node) -> Node:
     return child.holding(content)
 
 
-def apply_mode(root: Node, mode: str, problems: list[Problem]) -> Node:
+def apply_mode(root: YamlNode, mode: str, problems: list[ProfileProblem]) -> YamlNode:
     """The profile with the dotted overrides of one of its modes."""
     overrides = root.mapping["modes"].mapping[mode].mapping
     origin = {key: overrides[key] for key in _ORIGIN[:2] if key in overrides}
@@ -40,18 +40,23 @@ def apply_mode(root: Node, mode: str, problems: list[Problem]) -> Node:
             continue
         message = _override(root, key.split("."), node, problems, f"modes.{mode}.{key}", origin)
         if isinstance(message, str):
-            problems.append(Problem(place=node.place, field=f"modes.{mode}.{key}", message=message))
+            problems.append(ProfileProblem(place=node.place, field=f"modes.{mode}.{key}", message=message))
         else:
             root = message
     return root
 
 
 def _override(
-    root: Node, steps: list[str], new: Node, problems: list[Problem], path: str, origin: dict[str, Node]
-) -> Node | str:
+    root: YamlNode,
+    steps: list[str],
+    new: YamlNode,
+    problems: list[ProfileProblem],
+    path: str,
+    origin: dict[str, YamlNode],
+) -> YamlNode | str:
     """A copy of ``root`` with ``new`` at ``steps``, or what is wrong with the path."""
     model: type[BaseModel] | None = HardwareProfile
-    trail: list[tuple[Node, str | int]] = []
+    trail: list[tuple[YamlNode, str | int]] = []
     node = root
     for position, step in enumerate(steps):
         if isinstance(node.value, list):
@@ -72,16 +77,16 @@ def _override(
             new = normalise_field(new, fields[name], problems, path, origin, needs_unit=name != step)
             return _rebuilt(trail, new)
         if get_origin(fields[name].annotation) is dict and position == len(steps) - 2:
-            entries = node.mapping.get(name, Node(value={}, place=node.place))
+            entries = node.mapping.get(name, YamlNode(value={}, place=node.place))
             return _rebuilt([*trail, (entries, steps[-1])], new)  # cost_models.latency, budgets.flash
         model = block_of(fields[name])
         if model is None:
             return f"`{step}` has no keys below it"
-        node = node.mapping.get(name, Node(value={}, place=node.place))
+        node = node.mapping.get(name, YamlNode(value={}, place=node.place))
     return "names a whole entry; override one of its keys"
 
 
-def _rebuilt(trail: list[tuple[Node, str | int]], new: Node) -> Node:
+def _rebuilt(trail: list[tuple[YamlNode, str | int]], new: YamlNode) -> YamlNode:
     """Copies of the containers on the way up from ``new``."""
     for container, step in reversed(trail):
         if isinstance(step, int):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from hwbmpq.hardware import document, lookup_table
 from hwbmpq.hardware.checks import validate
-from hwbmpq.hardware.document import Node, parse_document
+from hwbmpq.hardware.document import YamlNode, parse_document
 from hwbmpq.hardware.files import (
     SUFFIXES,
     is_inside,
@@ -19,7 +19,7 @@ from hwbmpq.hardware.files import (
 from hwbmpq.hardware.inherit import apply_mode, merge
 from hwbmpq.hardware.lookup_table import LookupTable, parse_lookup_table
 from hwbmpq.hardware.normalise import normalise
-from hwbmpq.hardware.problems import Place, Problem, ProfileError
+from hwbmpq.hardware.problems import Place, ProfileError, ProfileProblem
 from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.schema import is_name
 
@@ -63,7 +63,11 @@ def load_profile(target: str | Path) -> HardwareProfile:
     profile = _read(path, mode)
     if profile.abstract:
         raise ProfileError(
-            [Problem(place=Place(file=str(path)), field="abstract", message="a base to extend, not a device")]
+            [
+                ProfileProblem(
+                    place=Place(file=str(path)), field="abstract", message="a base to extend, not a device"
+                )
+            ]
         )
     return profile
 
@@ -77,7 +81,7 @@ def check_profile(target: str | Path) -> HardwareProfile:
 
 
 def _read(path: Path, mode: str, *, all_modes: bool = False) -> HardwareProfile:
-    problems: list[Problem] = []
+    problems: list[ProfileProblem] = []
     chain = _chain(path, problems)
     root = chain[0][1]
     for _, child in chain[1:]:
@@ -88,10 +92,10 @@ def _read(path: Path, mode: str, *, all_modes: bool = False) -> HardwareProfile:
     if mode and mode not in modes:
         place = root.find("modes").place
         known = f"it has: {', '.join(modes)}" if modes else "it has none"
-        raise ProfileError([Problem(place=place, field="modes", message=f"no mode {mode!r}; {known}")])
+        raise ProfileError([ProfileProblem(place=place, field="modes", message=f"no mode {mode!r}; {known}")])
     if len(modes) > MOST_MODES:
         message = f"{len(modes)} modes; a profile has at most {MOST_MODES}"
-        raise ProfileError([Problem(place=root.find("modes").place, field="modes", message=message)])
+        raise ProfileError([ProfileProblem(place=root.find("modes").place, field="modes", message=message)])
     for other in modes if all_modes else ():
         changed = apply_mode(root, other, problems)
         # Without the modes themselves: checking n of them n times over would take long.
@@ -107,18 +111,18 @@ def _read(path: Path, mode: str, *, all_modes: bool = False) -> HardwareProfile:
     return profile
 
 
-def _check_name(node: Node, path: Path, problems: list[Problem]) -> None:
+def _check_name(node: YamlNode, path: Path, problems: list[ProfileProblem]) -> None:
     name = node.mapping.get("name")
     if name is not None and isinstance(name.value, str) and name.value != path.stem:
         message = f"{name.value[:80]!r} in a file called {path.name}: write `name: {path.stem}`"
         if not is_name(path.stem):
             message = f"the file has to be called {name.value[:80]}.yaml"
-        problems.append(Problem(place=name.place, field="name", message=message))
+        problems.append(ProfileProblem(place=name.place, field="name", message=message))
 
 
-def _chain(path: Path, problems: list[Problem]) -> list[tuple[Path, Node]]:
+def _chain(path: Path, problems: list[ProfileProblem]) -> list[tuple[Path, YamlNode]]:
     """The profile and its bases, the farthest first, each with its folder; in canonical form."""
-    found: list[tuple[Path, Node]] = []
+    found: list[tuple[Path, YamlNode]] = []
     seen: list[Path] = []
     current: Path | None = path
     allowed: list[Path] | None = None  # the first file is the user's choice, wherever it is
@@ -135,7 +139,7 @@ def _chain(path: Path, problems: list[Problem]) -> list[tuple[Path, Node]]:
     return found[::-1]
 
 
-def _base(extends: Node, child: Path, folders: list[Path], seen: list[Path]) -> Path:
+def _base(extends: YamlNode, child: Path, folders: list[Path], seen: list[Path]) -> Path:
     name = str(extends.value)[:MOST_BYTES_OF_A_NAME]
     # A user's profile may extend the shipped one of the same name: the file itself is passed over.
     others = [path for path in named_files(name, folders) if path.resolve() != child.resolve()]
@@ -147,17 +151,17 @@ def _base(extends: Node, child: Path, folders: list[Path], seen: list[Path]) -> 
     elif others[0].resolve() in seen:
         message = f"a cycle: {' extends '.join(path.stem for path in [*seen, others[0]])}"
     if message:
-        raise ProfileError([Problem(place=extends.place, field="extends", message=message)])
+        raise ProfileError([ProfileProblem(place=extends.place, field="extends", message=message)])
     return others[0]
 
 
-def _tables(root: Node, folders: list[Path], problems: list[Problem]) -> dict[str, LookupTable]:
+def _tables(root: YamlNode, folders: list[Path], problems: list[ProfileProblem]) -> dict[str, LookupTable]:
     """The lookup tables that a profile names, from the folders of the files that make it up."""
     refs = root.mapping["lookup_tables"].items if "lookup_tables" in root.mapping else []
     if len(refs) > MOST_TABLES:
         message = f"{len(refs)} tables; a profile has at most {MOST_TABLES}"
         problems.append(
-            Problem(place=root.find("lookup_tables").place, field="lookup_tables", message=message)
+            ProfileProblem(place=root.find("lookup_tables").place, field="lookup_tables", message=message)
         )
         return {}
     found: dict[str, LookupTable] = {}
@@ -171,7 +175,7 @@ def _tables(root: Node, folders: list[Path], problems: list[Problem]) -> dict[st
         if path is None:
             message = f"no file {file[:80]!r} in the profile's folder or the search path"
             field = f"lookup_tables.{index}.file"
-            problems.append(Problem(place=ref.mapping["file"].place, field=field, message=message))
+            problems.append(ProfileProblem(place=ref.mapping["file"].place, field=field, message=message))
             continue
         try:
             content = read_bytes(path, left, None)
@@ -180,7 +184,7 @@ def _tables(root: Node, folders: list[Path], problems: list[Problem]) -> dict[st
                 message = (
                     f"the tables of a profile are larger than {lookup_table.MOST_BYTES >> 20} MiB together"
                 )
-                raise ProfileError([Problem(place=Place(file=str(path)), field="", message=message)])
+                raise ProfileError([ProfileProblem(place=Place(file=str(path)), field="", message=message)])
             found[name] = parse_lookup_table(
                 content, str(path), sha256=sha256 if isinstance(sha256, str) else None
             )

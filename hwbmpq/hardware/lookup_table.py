@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
-from hwbmpq.hardware.problems import Place, Problem, ProfileError, unknown_key
+from hwbmpq.hardware.problems import Place, ProfileError, ProfileProblem, unknown_key
 from hwbmpq.hardware.schema import known_op
 
 MOST_BYTES = 8 << 20
@@ -75,7 +75,7 @@ class TableSource(_Block):
     note: str | None = None
 
 
-class Entry(_Block):
+class TableEntry(_Block):
     """One measured layer. Fields that are not in the table's ``key`` are for people."""
 
     op: _Op
@@ -160,10 +160,10 @@ class LookupTable(_Block):
     ] = Field(min_length=3)
     notes: tuple[str, ...] = ()
     overheads: Overheads | None = None
-    entries: tuple[Entry, ...] = Field(min_length=1, max_length=200_000)
+    entries: tuple[TableEntry, ...] = Field(min_length=1, max_length=200_000)
 
-    _index: dict[tuple[KeyValue | None, ...], Entry] = PrivateAttr(default_factory=dict)
-    _classes: dict[tuple[KeyValue | None, ...], list[Entry]] = PrivateAttr(default_factory=dict)
+    _index: dict[tuple[KeyValue | None, ...], TableEntry] = PrivateAttr(default_factory=dict)
+    _classes: dict[tuple[KeyValue | None, ...], list[TableEntry]] = PrivateAttr(default_factory=dict)
     _logarithms: dict[int, tuple[float, ...]] = PrivateAttr(default_factory=dict)
 
     def model_post_init(self, context: Any) -> None:
@@ -189,26 +189,26 @@ class LookupTable(_Block):
         """From a value to ms or uJ; for cycles, to cycles."""
         return UNITS[self.unit][1]
 
-    def _class_of(self, entry: Entry | Mapping[str, KeyValue]) -> tuple[KeyValue | None, ...]:
+    def _class_of(self, entry: TableEntry | Mapping[str, KeyValue]) -> tuple[KeyValue | None, ...]:
         values = entry if isinstance(entry, Mapping) else {name: getattr(entry, name) for name in self.key}
         is_depthwise = str(values["op"]).startswith("dw")  # its groups are its channels
         names = [name for name in (*CLASS_KEYS, *WIDTH_KEYS) if name in self.key]
         return tuple(values[name] for name in names if not (is_depthwise and name == "groups"))
 
-    def exact(self, geometry: Mapping[str, KeyValue]) -> Entry | None:
+    def exact(self, geometry: Mapping[str, KeyValue]) -> TableEntry | None:
         """The entry for exactly this layer."""
         return self._index.get(tuple(geometry[name] for name in self.key))
 
-    def neighbours(self, geometry: Mapping[str, KeyValue]) -> list[Entry]:
+    def neighbours(self, geometry: Mapping[str, KeyValue]) -> list[TableEntry]:
         """Entries of the same operation, kernel, groups and widths."""
         return self._classes.get(self._class_of(geometry), [])
 
-    def nearest(self, geometry: Mapping[str, KeyValue]) -> Entry | None:
+    def nearest(self, geometry: Mapping[str, KeyValue]) -> TableEntry | None:
         """Of the neighbours, the one whose sizes are nearest on a logarithmic scale, of the same stride if any."""
         here = self._sizes(geometry)
         stride = geometry["stride"] if "stride" in self.key else None
 
-        def distance(entry: Entry) -> tuple[bool, float]:
+        def distance(entry: TableEntry) -> tuple[bool, float]:
             apart = sum(
                 abs(one - other) for one, other in zip(self._logarithms[id(entry)], here, strict=True)
             )
@@ -236,7 +236,9 @@ def parse_lookup_table(content: bytes, file: str, *, sha256: str | None = None) 
         data = json.loads(content.decode("utf-8-sig"), parse_constant=_refuse)
     except json.JSONDecodeError as error:
         place = Place(file=file, line=error.lineno, column=error.colno)
-        raise ProfileError([Problem(place=place, field="", message=f"not JSON: {error.msg}")]) from None
+        raise ProfileError(
+            [ProfileProblem(place=place, field="", message=f"not JSON: {error.msg}")]
+        ) from None
     except (ValueError, RecursionError) as error:  # not UTF-8, NaN, endless digits, nested too deep
         raise _failure(file, f"not a JSON table: {str(error)[:200]}") from None
     try:
@@ -258,16 +260,16 @@ def _refuse(constant: str) -> Any:
 
 
 def _failure(file: str, message: str) -> ProfileError:
-    return ProfileError([Problem(place=Place(file=file), field="", message=message)])
+    return ProfileError([ProfileProblem(place=Place(file=file), field="", message=message)])
 
 
-def _problem(file: str, error: Any) -> Problem:
+def _problem(file: str, error: Any) -> ProfileProblem:
     *path, last = error["loc"] or ("",)
     message = "is missing" if error["type"] == "missing" else error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
         message = unknown_key(
             str(last), [info.alias or name for name, info in LookupTable.model_fields.items()]
         )
-    return Problem(
+    return ProfileProblem(
         place=Place(file=file), field=".".join(map(str, [*path, last])).strip("."), message=message
     )

@@ -12,10 +12,10 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from hwbmpq.hardware.document import Node
-from hwbmpq.hardware.problems import Problem
-from hwbmpq.hardware.schema import Quantity, Row, Sourced, quantity_of, short_keys
-from hwbmpq.hardware.units import parse_quantity, shown
+from hwbmpq.hardware.document import YamlNode
+from hwbmpq.hardware.problems import ProfileProblem
+from hwbmpq.hardware.schema import Quantity, RateRow, Sourced, quantity_of, short_keys
+from hwbmpq.units import parse_quantity, shown
 
 BLANK = "FILL_IN"
 """What a template writes where a person has to."""
@@ -26,24 +26,26 @@ _ROW_ORIGIN = ("kind", "src", "note")  # a row is about one figure: its note is 
 
 
 def normalise(
-    node: Node,
+    node: YamlNode,
     model: type[BaseModel],
-    problems: list[Problem],
+    problems: list[ProfileProblem],
     path: str = "",
-    origin: dict[str, Node] | None = None,
-) -> Node:
+    origin: dict[str, YamlNode] | None = None,
+) -> YamlNode:
     """A copy of ``node`` in canonical form; what cannot be read is added to ``problems``."""
     if not isinstance(node.value, dict):
         return node
     fields = {info.alias or name: info for name, info in model.model_fields.items()}
     origin = {**(origin or {}), **_origin(node, model)} if issubclass(model, Sourced) else {}
     full_key = short_keys(model)
-    content: dict[str, Node] = {}
+    content: dict[str, YamlNode] = {}
     for key, child in node.value.items():
         here = f"{path}.{key}" if path else key
         name = full_key.get(key, key)
         if name != key and name in node.value:
-            problems.append(Problem(place=child.place, field=here, message=f"given twice, also as `{name}`"))
+            problems.append(
+                ProfileProblem(place=child.place, field=here, message=f"given twice, also as `{name}`")
+            )
         if name in fields:
             child = normalise_field(child, fields[name], problems, here, origin, needs_unit=name != key)
         content[name] = child
@@ -51,14 +53,14 @@ def normalise(
 
 
 def normalise_field(
-    node: Node,
+    node: YamlNode,
     info: FieldInfo,
-    problems: list[Problem],
+    problems: list[ProfileProblem],
     path: str,
-    origin: dict[str, Node],
+    origin: dict[str, YamlNode],
     *,
     needs_unit: bool = False,
-) -> Node:
+) -> YamlNode:
     """The value of one field in canonical form."""
     quantity = quantity_of(info)
     if quantity is not None:
@@ -85,20 +87,20 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
             yield from _models(argument)
 
 
-def _origin(node: Node, model: type[BaseModel]) -> dict[str, Node]:
-    names = _ROW_ORIGIN if issubclass(model, Row) else _ORIGIN
+def _origin(node: YamlNode, model: type[BaseModel]) -> dict[str, YamlNode]:
+    names = _ROW_ORIGIN if issubclass(model, RateRow) else _ORIGIN
     return {name: node.mapping[name] for name in names if name in node.mapping}
 
 
 def _figure(
-    node: Node,
+    node: YamlNode,
     quantity: Quantity,
-    problems: list[Problem],
+    problems: list[ProfileProblem],
     path: str,
-    origin: dict[str, Node],
+    origin: dict[str, YamlNode],
     *,
     needs_unit: bool,
-) -> Node:
+) -> YamlNode:
     if node.value is None or isinstance(node.value, list):
         return node
     if "value" in node.mapping and node.mapping["value"].value is None:
@@ -110,7 +112,9 @@ def _figure(
     return node.holding(content)
 
 
-def _number(node: Node, quantity: Quantity, problems: list[Problem], path: str, *, needs_unit: bool) -> Any:
+def _number(
+    node: YamlNode, quantity: Quantity, problems: list[ProfileProblem], path: str, *, needs_unit: bool
+) -> Any:
     """The number in the figure's unit, or the value as it is with a problem noted."""
     value, dimension = node.value, quantity.dimension
     if value == BLANK:
@@ -129,6 +133,6 @@ def _number(node: Node, quantity: Quantity, problems: list[Problem], path: str, 
         if value > _LARGEST or 0 < value < 1 / _LARGEST:
             raise ValueError(f"{shown(node.value)} is no figure of a real device")
     except ValueError as error:
-        problems.append(Problem(place=node.place, field=path, message=str(error)))
+        problems.append(ProfileProblem(place=node.place, field=path, message=str(error)))
         return 1.0  # stands in, so that the other checks can go on
     return float(value)

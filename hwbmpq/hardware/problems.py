@@ -23,7 +23,7 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Problem:
+class ProfileProblem:
     """One thing to mend, and where."""
 
     place: Place
@@ -44,8 +44,8 @@ def _cut(text: str, length: int) -> str:
 class ProfileError(HwbmpqError):
     """A profile, or a file it refers to, that cannot be used. ``problems`` lists all that is wrong."""
 
-    def __init__(self, problems: Sequence[Problem], *, hint: str = "") -> None:
-        found: dict[tuple[Place, str, str], Problem] = {}
+    def __init__(self, problems: Sequence[ProfileProblem], *, hint: str = "") -> None:
+        found: dict[tuple[Place, str, str], ProfileProblem] = {}
         for problem in problems:  # a source that a whole block names is one problem, whoever takes it over
             is_shared = problem.message.startswith("no source")
             found.setdefault((problem.place, "" if is_shared else problem.field, problem.message), problem)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, PrivateAttr
 
-from hwbmpq.hardware.document import Node
+from hwbmpq.hardware.document import YamlNode
 from hwbmpq.hardware.formats import WidthPair, common_compute
 from hwbmpq.hardware.lookup_table import LookupTable
 from hwbmpq.hardware.problems import Place
@@ -16,7 +16,7 @@ from hwbmpq.hardware.schema import (
     Compute,
     Constraints,
     CostChoice,
-    Energy,
+    EnergyFigures,
     Figure,
     LookupTableRef,
     MemoryLevel,
@@ -29,7 +29,7 @@ from hwbmpq.hardware.schema import (
     Source,
     Text,
 )
-from hwbmpq.hardware.units import Dimension
+from hwbmpq.units import Dimension
 
 SCHEMA_ID = "hwbmpq/profile/v1"
 
@@ -53,7 +53,7 @@ class HardwareProfile(Block):
     clock: Clock = Clock()
     compute: Compute = Compute()
     memory: tuple[MemoryLevel, ...] = ()
-    energy: Energy = Energy()
+    energy: EnergyFigures = EnergyFigures()
     power: Power = Power()
     lookup_tables: tuple[LookupTableRef, ...] = ()
     constraints: Constraints = Constraints()
@@ -70,10 +70,10 @@ class HardwareProfile(Block):
     _mode: str = PrivateAttr("")
     _files: tuple[str, ...] = PrivateAttr(())
     _tables: dict[str, LookupTable] = PrivateAttr(default_factory=dict)
-    _root: Node | None = PrivateAttr(None)
+    _root: YamlNode | None = PrivateAttr(None)
 
     def attach(
-        self, *, mode: str, files: tuple[str, ...], tables: dict[str, LookupTable], root: Node
+        self, *, mode: str, files: tuple[str, ...], tables: dict[str, LookupTable], root: YamlNode
     ) -> None:
         """Where it was read from. For the loader: called once, before anybody sees the profile."""
         self._mode, self._files, self._tables, self._root = mode, files, tables, root

@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from hwbmpq.hardware.formats import NumberFormat, parse_format
-from hwbmpq.hardware.units import (
+from hwbmpq.units import (
     BYTES,
     BYTES_PER_CYCLE,
     BYTES_PER_SECOND,
@@ -205,7 +205,7 @@ class Clock(Sourced):
     )
 
 
-class Row(Sourced):
+class RateRow(Sourced):
     """A figure for the layers and widths that it names; what is left out matches anything."""
 
     op: Ops = ("*",)
@@ -215,7 +215,7 @@ class Row(Sourced):
     kernel_size: KernelSize | None = None
 
 
-class ComputeRow(Row):
+class ComputeRow(RateRow):
     """How fast the device multiplies."""
 
     macs_per_cycle: Annotated[Figure | None, Quantity(MACS_PER_CYCLE)] = Field(
@@ -264,13 +264,13 @@ class MemoryLevel(Sourced):
     )
 
 
-class EnergyRow(Row):
+class EnergyRow(RateRow):
     """What one multiply-accumulate takes."""
 
     pj_per_mac: Annotated[Figure, Quantity(PICOJOULES_PER_MAC, may_be_zero=True)]
 
 
-class Energy(Sourced):
+class EnergyFigures(Sourced):
     technology_nm: Annotated[Figure | None, Quantity(NANOMETRES)] = None
     voltage_v: Annotated[Figure | None, Quantity(VOLTS)] = None
     table: tuple[EnergyRow, ...] = ()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hwbmpq.hardware.formats import parse_format
 from hwbmpq.hardware.normalise import BLANK
 from hwbmpq.hardware.profile import HardwareProfile
-from hwbmpq.hardware.units import (
+from hwbmpq.units import (
     BYTES,
     BYTES_PER_SECOND,
     HERTZ,

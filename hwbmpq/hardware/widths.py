@@ -175,7 +175,7 @@ def _activation(runs: Sequence[WidthPair], width: int, policy: str | int, common
     raise ValueError(f"activation_bits={policy!r}: use 'same', 'widest', 'float' or a number")
 
 
-def end_precision(profile: HardwareProfile, op: str = "*") -> Precision:
+def first_last_precision(profile: HardwareProfile, op: str = "*") -> Precision:
     """The widths of the first and the last layer.
 
     What the profile's ``first_last`` says; else 16 bits if the device has them (int16 or fp16); else its
@@ -211,7 +211,7 @@ def layer_candidates(
                 raise UnsupportedPrecisionError(
                     f"layer {layer.name!r} ({op}): {error}", hint=error.hint
                 ) from None
-        found[layer.name] = (end_precision(profile, op),) if layer.is_end else by_op[op]
+        found[layer.name] = (first_last_precision(profile, op),) if layer.is_end else by_op[op]
     return found
 
 

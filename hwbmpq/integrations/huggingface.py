@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from hwbmpq.allocator import BitAllocator
+from hwbmpq.data.torchvision_import import import_torchvision
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.integrations.input_quantizers import keep_calibration, save_without_sharing
-from hwbmpq.torchvision_import import import_torchvision
+from hwbmpq.search.allocator import BitAllocator
 
 try:
     import_torchvision()  # as transformers does, without knowing the door

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
-from hwbmpq.allocator import BitAllocator
+from hwbmpq.data.torchvision_import import import_torchvision
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.integrations.input_quantizers import keep_calibration
-from hwbmpq.torchvision_import import import_torchvision
+from hwbmpq.search.allocator import BitAllocator
 
 
 def _callback_class() -> Any:

@@ -6,9 +6,9 @@ from hwbmpq.measure.findings import findings as findings
 from hwbmpq.measure.kit import check_kit as check_kit
 from hwbmpq.measure.kit import write_kit as write_kit
 from hwbmpq.measure.kit_runner import spoken_seconds as spoken_seconds
+from hwbmpq.measure.local import accumulates_int32_here as accumulates_int32_here
 from hwbmpq.measure.local import check_settings as check_settings
 from hwbmpq.measure.local import measure_here as measure_here
-from hwbmpq.measure.local import wide_sums_here as wide_sums_here
 from hwbmpq.measure.manifest import DEFAULT_WIDTHS as DEFAULT_WIDTHS
 from hwbmpq.measure.manifest import LayerKernel as LayerKernel
 from hwbmpq.measure.manifest import layer_kernels as layer_kernels

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from hwbmpq.export import onnx_graph
 from hwbmpq.graph import LayerGraph
 from hwbmpq.hardware.profile import HardwareProfile
-from hwbmpq.measure.validation import Candidate, candidate, measured_wide_sums
+from hwbmpq.measure.validation import Candidate, candidate, measured_on_int32_accumulation
 from hwbmpq.quant import assign, prepare
 from hwbmpq.values import Precision
 
@@ -21,7 +21,7 @@ def deployed_graph(
     widths: Mapping[str, Precision],
     example_input: Tensor,
     *,
-    wide_sums: bool = False,
+    accumulates_int32: bool = False,
 ) -> bytes:
     """The graph for ONNX Runtime's integer kernels; the network is left as it was.
 
@@ -32,7 +32,7 @@ def deployed_graph(
     assign(quantized, widths)
     with torch.no_grad():
         quantized(example_input)  # ranges of activations
-    return onnx_graph(quantized, example_input, form="int8", wide_sums=wide_sums).content
+    return onnx_graph(quantized, example_input, form="int8", accumulates_int32=accumulates_int32).content
 
 
 def exported_candidate(
@@ -40,11 +40,13 @@ def exported_candidate(
 ) -> Candidate:
     """A network that ``hwbmpq.models`` loaded, predicted and exported at one precision."""
     example = model.example_input()
-    wide_sums = measured_wide_sums(profile)
+    accumulates_int32 = measured_on_int32_accumulation(profile)
     return candidate(
         graph,
         profile,
         precision,
         model=model.title,
-        exported=lambda widths: deployed_graph(model.network, graph, widths, example, wide_sums=wide_sums),
+        exported=lambda widths: deployed_graph(
+            model.network, graph, widths, example, accumulates_int32=accumulates_int32
+        ),
     )

@@ -4,7 +4,7 @@ import json
 import statistics
 from collections.abc import Iterable
 
-from hwbmpq.measure.forms import FLOAT, INT8, QDQ16, UINT8, WEIGHT_ONLY, Form
+from hwbmpq.measure.programs import FLOAT, INT8, QDQ16, UINT8, WEIGHT_ONLY, Form
 from hwbmpq.measure.tables import MeasuredLayer, Measurement
 
 _ALIKE = 0.05
@@ -69,7 +69,7 @@ def _remark(measurement: Measurement, form: Form, op: str) -> str:
 def _about_integers(measurement: Measurement, op: str) -> str:
     narrow, wide = (_share(measurement, form, op) for form in (INT8, UINT8))
     kind = _KINDS.get(op, op)
-    if measurement.results.machine.wide_sums:
+    if measurement.results.machine.accumulates_int32:
         wide = narrow  # the signed kernel runs all widths
     if wide is None and narrow is None:
         return ""
@@ -95,7 +95,7 @@ def _about_narrow_weights(measurement: Measurement) -> list[str]:
             if precision.activation_bits <= 8
         }
     )
-    widest = 8 if measurement.results.machine.wide_sums else 7
+    widest = 8 if measurement.results.machine.accumulates_int32 else 7
     alike = [bits for bits in widths if bits <= widest]
     if len(widths) < 2 or not alike:
         return []

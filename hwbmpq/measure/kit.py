@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.io import atomic_write
 from hwbmpq.measure import kit_runner
 from hwbmpq.measure.manifest import LayerKernel, write_kernels
 from hwbmpq.values import Precision
-from hwbmpq.whole_file import whole_file
 
 README = """\
 Times the layers of some networks on this device, for hwbmpq.
@@ -32,7 +32,7 @@ def write_kit(
     """Write a zip file with one folder in it: kernels, manifest, the runner and how to use it."""
     check_kit(path, overwrite=overwrite)
     folder = path.stem
-    with whole_file(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as kit:
+    with atomic_write(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as kit:
         kit.writestr(f"{folder}/README.txt", README)
         kit.write(kit_runner.__file__, f"{folder}/run.py")
         write_kernels(

@@ -336,7 +336,7 @@ def machine_facts() -> dict[str, Any]:
     return {name: printable(fact) if isinstance(fact, str) else fact for name, fact in found.items()}
 
 
-def has_wide_sums(machine: str, flags: tuple[str, ...] | list[str]) -> bool:
+def accumulates_in_int32(machine: str, flags: tuple[str, ...] | list[str]) -> bool:
     """Whether a processor adds products of bytes in 32 bits: Arm's do, and x86 with VNNI."""
     is_arm = machine.lower().startswith(("aarch64", "arm"))
     return is_arm or any(flag in flags for flag in ("avx_vnni", "avx512_vnni", "amx_int8"))

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from hwbmpq.errors import UnsupportedLayerError
-from hwbmpq.measure.forms import INT8, INTEGER_FORMS, NBITS, QDQ16, WEIGHT_ONLY, Form
 from hwbmpq.measure.onnx_graphs import MICROSOFT, PERIOD, SCALE, GraphBuilder, repeated
+from hwbmpq.measure.programs import INT8, INTEGER_FORMS, NBITS, QDQ16, WEIGHT_ONLY, Form
 from hwbmpq.values import Layer
 
 BLOCK = 32

@@ -13,10 +13,10 @@ from hwbmpq.values import Precision
 Progress = Callable[[int, int], None]
 
 
-def wide_sums_here() -> bool:
-    """Whether this machine's processor adds products of bytes in 32 bits: what ``onnx_graph`` calls ``wide_sums``."""
+def accumulates_int32_here() -> bool:
+    """Whether this machine's processor adds products of bytes in 32 bits: what ``onnx_graph`` calls ``accumulates_int32``."""
     facts = kit_runner.machine_facts()
-    return kit_runner.has_wide_sums(facts["machine"], facts["flags"])
+    return kit_runner.accumulates_in_int32(facts["machine"], facts["flags"])
 
 
 def check_settings(*, rounds: int, threads: int) -> None:

@@ -11,7 +11,6 @@ from hwbmpq.costs.lookup import geometry
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.hardware.formats import NumberFormat, WidthPair
 from hwbmpq.hardware.widths import op_of
-from hwbmpq.measure.forms import Form, form_of
 from hwbmpq.measure.kit_runner import MANIFEST_SCHEMA, REFERENCE_FILE, printable
 from hwbmpq.measure.layer_graphs import layer_graph
 from hwbmpq.measure.operation_graphs import (
@@ -22,6 +21,7 @@ from hwbmpq.measure.operation_graphs import (
     operation_graphs,
     reference_graph,
 )
+from hwbmpq.measure.programs import Form, form_of
 from hwbmpq.values import Layer, Precision
 
 KEY = (
@@ -66,17 +66,17 @@ class LayerKernel:
 
 
 def layer_kernels(
-    networks: Iterable[Iterable[Layer]], widths: Sequence[Precision], *, wide_sums: bool | None = None
+    networks: Iterable[Iterable[Layer]], widths: Sequence[Precision], *, accumulates_int32: bool | None = None
 ) -> tuple[LayerKernel, ...]:
     """Every distinct layer × form, in the order in which the networks have them.
 
-    Which form runs 8-bit weights depends on whether the processor has ``wide_sums``; None if that is not known yet.
+    Which form runs 8-bit weights depends on whether the processor has ``accumulates_int32``; None if that is not known yet.
     """
-    kinds = (False, True) if wide_sums is None else (wide_sums,)
+    kinds = (False, True) if accumulates_int32 is None else (accumulates_int32,)
     found: dict[str, LayerKernel] = {}
     for layer in (layer for network in networks for layer in network):
         forms = dict.fromkeys(
-            form_of(op_of(layer), precision, wide_sums=kind) for precision in widths for kind in kinds
+            form_of(op_of(layer), precision, accumulates_int32=kind) for precision in widths for kind in kinds
         )
         for form in forms:
             if form is not None:

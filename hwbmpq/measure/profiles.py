@@ -12,11 +12,11 @@ from hwbmpq.hardware.files import user_folders
 from hwbmpq.hardware.load import check_profile
 from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.schema import is_name
+from hwbmpq.io import atomic_write
 from hwbmpq.measure.findings import findings
-from hwbmpq.measure.forms import FLOAT, INTEGER_FORMS, form_of
+from hwbmpq.measure.programs import FLOAT, INTEGER_FORMS, form_of
 from hwbmpq.measure.tables import Measurement, checked_table, device_name, table_dict, table_text
 from hwbmpq.values import FLOAT_BITS, Precision
-from hwbmpq.whole_file import whole_file
 
 _ENDS = tuple(Precision(weight_bits=bits, activation_bits=bits) for bits in (16, 8))
 """What the first and the last layer get, whichever was measured first."""
@@ -99,7 +99,7 @@ def _remove_old_tables(folder: Path, name: str, sha256: str) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    with whole_file(path) as file:
+    with atomic_write(path) as file:
         file.write(content)
 
 

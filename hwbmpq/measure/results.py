@@ -11,10 +11,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.hardware.files import read_bytes
-from hwbmpq.hardware.lookup_table import OVERHEAD_OPS, WIDTH_KEYS, Entry
+from hwbmpq.hardware.lookup_table import OVERHEAD_OPS, WIDTH_KEYS, TableEntry
 from hwbmpq.hardware.problems import ProfileError
 from hwbmpq.measure import kit_runner
-from hwbmpq.measure.forms import FORMS
 from hwbmpq.measure.kit_runner import (
     MANIFEST_SCHEMA,
     MOST_ROUNDS,
@@ -25,6 +24,7 @@ from hwbmpq.measure.kit_runner import (
 )
 from hwbmpq.measure.manifest import KEY, MOST_KERNELS
 from hwbmpq.measure.operation_graphs import CHAINS
+from hwbmpq.measure.programs import FORMS
 from hwbmpq.values import Precision
 
 MOST_BYTES = 16 << 20
@@ -100,10 +100,10 @@ class KernelEntry(_Block):
     elements: _Count | None = None
     chain: Literal[CHAINS] | None = None  # type: ignore[valid-type]
 
-    def entry(self, precision: Precision, value: float, **more: Any) -> Entry:
+    def entry(self, precision: Precision, value: float, **more: Any) -> TableEntry:
         """The layer as a lookup table has it."""
         widths = {"w_bits": precision.weight_bits, "a_bits": precision.activation_bits}
-        return Entry.model_validate({**(self.geometry or {}), **widths, "value": value, **more})
+        return TableEntry.model_validate({**(self.geometry or {}), **widths, "value": value, **more})
 
 
 class Manifest(_Block):
@@ -134,9 +134,9 @@ class Machine(_Block):
     pinned_to: tuple[_Count, ...] = Field(max_length=10_000)
 
     @property
-    def wide_sums(self) -> bool:
+    def accumulates_int32(self) -> bool:
         """Whether the processor adds products of bytes in 32 bits."""
-        return kit_runner.has_wide_sums(self.machine, self.flags)
+        return kit_runner.accumulates_in_int32(self.machine, self.flags)
 
 
 class Settings(_Block):

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from hwbmpq.measure.forms import FORMS, INTEGER_FORMS
 from hwbmpq.measure.kit_runner import FEWEST_ROUNDS
 from hwbmpq.measure.operation_graphs import CHAINS, WARM_UPS
+from hwbmpq.measure.programs import FORMS, INTEGER_FORMS
 from hwbmpq.measure.results import KernelEntry, Results, ResultsError
 
 DISTURBED = 1.25
@@ -17,7 +17,7 @@ _SMALLEST_US = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Timing:
+class KernelTiming:
     """What one kernel takes."""
 
     us: float
@@ -102,7 +102,7 @@ class Summary:
     def _middle(self, entry: KernelEntry, rows: Sequence[Sequence[float]]) -> float:
         return middle_mean(self._rounds(entry, rows))
 
-    def timing(self, entry: KernelEntry, leaves_out: frozenset[str]) -> Timing | None:
+    def timing(self, entry: KernelEntry, leaves_out: frozenset[str]) -> KernelTiming | None:
         """What a kernel's nodes take, but for some; None if it was not measured or nothing is left."""
         times = self.results.times.get(entry.id)
         counted = (
@@ -113,14 +113,14 @@ class Summary:
         rounds = self._rounds(entry, [node.us for node in counted.values()])
         added = self.profiler_us * sum(node.nodes for node in counted.values())
         largest = max(counted, key=lambda op: statistics.median(counted[op].us))
-        return Timing(
+        return KernelTiming(
             us=max(_SMALLEST_US, middle_mean(rounds) - added),
             std=statistics.pstdev(rounds),
             count=len(rounds),
             kernel=largest,
         )
 
-    def layer_timing(self, entry: KernelEntry) -> Timing | None:
+    def layer_timing(self, entry: KernelEntry) -> KernelTiming | None:
         """What a layer takes in the midst of others of its form."""
         form = FORMS[str(entry.form)]
         times = self.results.times.get(entry.id)

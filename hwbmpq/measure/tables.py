@@ -11,10 +11,10 @@ from pydantic import ValidationError
 
 from hwbmpq.costs.interpolate import leave_one_out
 from hwbmpq.hardware.lookup_table import LookupTable
-from hwbmpq.measure.forms import FORMS, Form, form_of, widened
 from hwbmpq.measure.manifest import KEY
+from hwbmpq.measure.programs import FORMS, Form, form_of, widened
 from hwbmpq.measure.results import KernelEntry, Machine, Results, ResultsError
-from hwbmpq.measure.summary import Summary, Timing, fit_line
+from hwbmpq.measure.summary import KernelTiming, Summary, fit_line
 from hwbmpq.values import Precision
 
 INTEGER_BITS = 8
@@ -39,7 +39,7 @@ class MeasuredLayer:
     """A layer in a form, and what it takes."""
 
     entry: KernelEntry
-    timing: Timing
+    timing: KernelTiming
 
     @property
     def op(self) -> str:
@@ -75,7 +75,7 @@ class Measurement:
 
     def form_of(self, op: str, precision: Precision) -> Form | None:
         """The form that runs an operation at these widths on this machine."""
-        return form_of(op, precision, wide_sums=self.results.machine.wide_sums)
+        return form_of(op, precision, accumulates_int32=self.results.machine.accumulates_int32)
 
     @property
     def ops(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from hwbmpq.costs.network import tabulate
 from hwbmpq.costs.table import CostTable
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.hardware.profile import HardwareProfile
-from hwbmpq.hardware.widths import end_precision, op_of
+from hwbmpq.hardware.widths import first_last_precision, op_of
 from hwbmpq.measure import kit_runner
 from hwbmpq.measure.operation_graphs import reference_graph
 from hwbmpq.measure.summary import middle_mean
@@ -88,7 +88,9 @@ def allocation_at(
     """Every layer at one precision, the ends at the profile's; all in float if that is asked for."""
     is_float = precision.weight_bits == precision.activation_bits == FLOAT_BITS
     return {
-        layer.name: end_precision(profile, op_of(layer)) if layer.is_end and not is_float else precision
+        layer.name: first_last_precision(profile, op_of(layer))
+        if layer.is_end and not is_float
+        else precision
         for layer in layers
     }
 
@@ -193,10 +195,10 @@ def measurement_record(profile: HardwareProfile) -> dict[str, Any]:
     return {**record, "device": tables[0].device}
 
 
-def measured_wide_sums(profile: HardwareProfile) -> bool:
+def measured_on_int32_accumulation(profile: HardwareProfile) -> bool:
     """Whether the processor that a profile was measured on adds products of bytes in 32 bits."""
     machine = measurement_record(profile).get("machine", {})
-    return kit_runner.has_wide_sums(str(machine.get("machine", "")), list(machine.get("flags", ())))
+    return kit_runner.accumulates_in_int32(str(machine.get("machine", "")), list(machine.get("flags", ())))
 
 
 def _remarks(record: Mapping[str, Any]) -> tuple[str, ...]:

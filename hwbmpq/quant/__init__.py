@@ -7,7 +7,7 @@ from hwbmpq.quant.input_quantizer import CALIBRATION_BATCHES as CALIBRATION_BATC
 from hwbmpq.quant.input_quantizer import InputQuantizer as InputQuantizer
 from hwbmpq.quant.layers import QuantizedLayer as QuantizedLayer
 from hwbmpq.quant.layers import as_float as as_float
-from hwbmpq.quant.prepare import END_PRECISION as END_PRECISION
+from hwbmpq.quant.prepare import FIRST_LAST_PRECISION as FIRST_LAST_PRECISION
 from hwbmpq.quant.prepare import as_precision as as_precision
 from hwbmpq.quant.prepare import assign as assign
 from hwbmpq.quant.prepare import parameter_groups as parameter_groups

@@ -12,7 +12,7 @@ from hwbmpq.quant.input_quantizer import InputQuantizer
 from hwbmpq.quant.layers import QuantizedLayer, quantized_class
 from hwbmpq.values import Layer, Precision
 
-END_PRECISION = Precision(weight_bits=16, activation_bits=16)
+FIRST_LAST_PRECISION = Precision(weight_bits=16, activation_bits=16)
 """What the first and the last layer get, as in the paper."""
 
 Width = int | tuple[int, int] | Precision
@@ -24,7 +24,7 @@ def prepare(
     layers: Iterable[Layer],
     *,
     precision: Width = 4,
-    end_precision: Width | None = END_PRECISION,
+    first_last_precision: Width | None = FIRST_LAST_PRECISION,
     per_channel: bool = False,
 ) -> nn.Module:
     """Change ``model`` in place: its ``layers`` quantize their weights and inputs from now on.
@@ -32,14 +32,14 @@ def prepare(
     ``layers`` come from ``hwbmpq.describe(model, example_input)``. The module objects, their parameters,
     attributes, hooks and state_dict keys stay; float checkpoints still load. Each layer gains an
     ``input_quantizer``, one and the same for all layers that read one tensor. ``precision`` is set
-    everywhere, ``end_precision`` on the first and the last layer (None: as everywhere else).
+    everywhere, ``first_last_precision`` on the first and the last layer (None: as everywhere else).
     ``per_channel`` gives every output channel of a weight its own scale.
 
     Create the optimizer afterwards, so that it holds the clipping points α
     (``parameter_groups`` keeps them apart). Returns ``model``.
     """
     layers = list(layers)
-    ends = as_precision(precision if end_precision is None else end_precision)
+    ends = as_precision(precision if first_last_precision is None else first_last_precision)
     inner = as_precision(precision)
     quantize_layers(model, shared_inputs(layers, per_channel=per_channel))
     return assign(model, {layer.name: ends if layer.is_end else inner for layer in layers})

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hwbmpq import run_files
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.report import run_files
 from hwbmpq.report.facts import RunFacts
 from hwbmpq.report.plan import Plan
 from hwbmpq.report.run_report import RunReport, build_report

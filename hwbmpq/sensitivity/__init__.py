@@ -13,14 +13,14 @@ if _TYPE_CHECKING:
     from hwbmpq.sensitivity.files import load_sensitivity as load_sensitivity
     from hwbmpq.sensitivity.files import save_sensitivity as save_sensitivity
     from hwbmpq.sensitivity.measure import measure_sensitivity as measure_sensitivity
-    from hwbmpq.sensitivity.measurement import Measurement as Measurement
+    from hwbmpq.sensitivity.measurement import SensitivityInputs as SensitivityInputs
     from hwbmpq.sensitivity.registry import OUR_METHODS as OUR_METHODS
     from hwbmpq.sensitivity.registry import methods as methods
     from hwbmpq.sensitivity.registry import register as register
 
 _HOME_OF = {
     "DensityMeter": "density_meter",
-    "Measurement": "measurement",
+    "SensitivityInputs": "measurement",
     "OUR_METHODS": "registry",
     "bit_gradient_norm": "enbg",
     "load_sensitivity": "files",

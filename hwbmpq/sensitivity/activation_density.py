@@ -3,14 +3,14 @@
 from dataclasses import replace
 
 from hwbmpq.sensitivity.density_meter import DensityMeter
-from hwbmpq.sensitivity.measurement import Measurement
+from hwbmpq.sensitivity.measurement import SensitivityInputs
 from hwbmpq.sensitivity.registry import register
 from hwbmpq.sensitivity.steps import run_steps
 from hwbmpq.values import FLOAT_BITS, Precision, Sensitivity
 
 
 @register("activation_density", needs_data=True)
-def measure(measurement: Measurement) -> Sensitivity:
+def measure(measurement: SensitivityInputs) -> Sensitivity:
     """Score: the layer's activation density on the float network (Vasquez et al. 2021). No errors."""
     in_float = Precision(weight_bits=FLOAT_BITS, activation_bits=FLOAT_BITS)
     # Nothing is rounded, hence nothing calibrated: every batch runs, and counts, once.

@@ -10,14 +10,14 @@ from torch.nn import functional as F
 from hwbmpq.quant import quantized_layers
 from hwbmpq.quant.layers import QuantizedLayer
 from hwbmpq.sensitivity.loss import first_tensor
-from hwbmpq.sensitivity.measurement import Measurement
+from hwbmpq.sensitivity.measurement import SensitivityInputs
 from hwbmpq.sensitivity.registry import register
 from hwbmpq.sensitivity.steps import run_steps
 from hwbmpq.values import Sensitivity
 
 
 @register("divergence", needs_data=True)
-def measure(measurement: Measurement) -> Sensitivity:
+def measure(measurement: SensitivityInputs) -> Sensitivity:
     """Errors: divergence of the answers, per image, from those at the precisions given; the score is the narrowest width's.
 
     A forward pass for every layer, width and batch. Labels do not matter.

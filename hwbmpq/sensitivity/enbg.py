@@ -7,7 +7,7 @@ from hwbmpq.quant import quantize_weight, quantized_layers
 from hwbmpq.quant.functional import TERNARY_BITS
 from hwbmpq.quant.layers import QuantizedLayer
 from hwbmpq.quant.ranges import largest_code
-from hwbmpq.sensitivity.measurement import Measurement, rounding_error
+from hwbmpq.sensitivity.measurement import SensitivityInputs, rounding_error
 from hwbmpq.sensitivity.registry import register
 from hwbmpq.sensitivity.steps import run_steps
 from hwbmpq.values import Sensitivity
@@ -66,7 +66,7 @@ class _LayerGradients:
 
 
 @register("enbg", needs_data=True)
-def measure(measurement: Measurement) -> Sensitivity:
+def measure(measurement: SensitivityInputs) -> Sensitivity:
     """ENBG as the score; as errors, the loss that each width is expected to add."""
     network = measurement.quantized_copy(measurement.precisions)
     found = {layer.name: _LayerGradients() for layer in measurement.layers}

@@ -8,7 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.quant import quantized_layers
-from hwbmpq.sensitivity.measurement import Measurement
+from hwbmpq.sensitivity.measurement import SensitivityInputs
 from hwbmpq.sensitivity.registry import register
 from hwbmpq.sensitivity.steps import Step, run_steps
 from hwbmpq.sensitivity.weight_error import squared_errors
@@ -19,7 +19,7 @@ VECTORS_PER_BATCH = 4
 
 
 @register("hessian_trace", needs_data=True)
-def measure(measurement: Measurement) -> Sensitivity:
+def measure(measurement: SensitivityInputs) -> Sensitivity:
     """Score: trace per weight, on the float network. Errors: ||W - Q(W)||²."""
     network = measurement.float_copy()
     totals = {layer.name: 0.0 for layer in measurement.layers}
@@ -42,7 +42,9 @@ def measure(measurement: Measurement) -> Sensitivity:
     )
 
 
-def _all_traces(measurement: Measurement, network: nn.Module) -> Iterator[tuple[Step, dict[str, float]]]:
+def _all_traces(
+    measurement: SensitivityInputs, network: nn.Module
+) -> Iterator[tuple[Step, dict[str, float]]]:
     generator = torch.Generator().manual_seed(measurement.seed)
     # The fused attention kernels have no second derivative.
     with sdpa_kernel(SDPBackend.MATH):

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.sensitivity.measurement import Batch, Measurement
+from hwbmpq.sensitivity.measurement import Batch, SensitivityInputs
 from hwbmpq.sensitivity.registry import get_method, methods
 from hwbmpq.values import Layer, Precision, Sensitivity
 
@@ -37,7 +37,7 @@ def measure_sensitivity(
             f"the sensitivity method {method!r} needs labelled images, and none are given",
             hint=f"give some, or use a method that needs none: {free}",
         )
-    measurement = Measurement(
+    measurement = SensitivityInputs(
         network=network,
         layers=tuple(layers),
         batches=() if batches is None else batches,

@@ -16,7 +16,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measurement:
+class SensitivityInputs:
     """A network and what to measure on it. The network is the user's own: methods work on ``quantized_copy``."""
 
     network: nn.Module

@@ -10,16 +10,16 @@ from hwbmpq.errors import HwbmpqError, UnknownNameError
 from hwbmpq.values import Sensitivity
 
 if TYPE_CHECKING:
-    from hwbmpq.sensitivity.measurement import Measurement
+    from hwbmpq.sensitivity.measurement import SensitivityInputs
 
 OUR_METHODS = ("activation_density", "divergence", "enbg", "hessian_trace", "uniform", "weight_error")
 """The methods that come with hwbmpq, each in the file of its name."""
 
-Measure: TypeAlias = "Callable[[Measurement], Sensitivity]"
+Measure: TypeAlias = "Callable[[SensitivityInputs], Sensitivity]"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Method:
+class SensitivityMethod:
     """A way to tell which layers need their bits."""
 
     name: str
@@ -27,7 +27,7 @@ class Method:
     measure: Measure
 
 
-_METHODS: dict[str, Method] = {}
+_METHODS: dict[str, SensitivityMethod] = {}
 
 
 def register(name: str, *, needs_data: bool) -> Callable[[Measure], Measure]:
@@ -37,19 +37,19 @@ def register(name: str, *, needs_data: bool) -> Callable[[Measure], Measure]:
         if name in _METHODS:
             owner = _METHODS[name].measure.__module__
             raise HwbmpqError(f"sensitivity method {name!r} is already registered by {owner}")
-        _METHODS[name] = Method(name=name, needs_data=needs_data, measure=measure)
+        _METHODS[name] = SensitivityMethod(name=name, needs_data=needs_data, measure=measure)
         return measure
 
     return add
 
 
-def methods() -> Mapping[str, Method]:
+def methods() -> Mapping[str, SensitivityMethod]:
     """Every method that is known, by name."""
     _load_ours()
     return dict(sorted(_METHODS.items()))
 
 
-def get_method(name: str) -> Method:
+def get_method(name: str) -> SensitivityMethod:
     """The method of that name, or an error that says what is known."""
     known = methods()
     if name not in known:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from hwbmpq.errors import HwbmpqError, NonFiniteError
 from hwbmpq.quant import CALIBRATION_BATCHES, InputQuantizer
 from hwbmpq.sensitivity.loss import classification_loss
-from hwbmpq.sensitivity.measurement import Batch, Measurement
-from hwbmpq.sensitivity.tap import WeightTap
+from hwbmpq.sensitivity.measurement import Batch, SensitivityInputs
+from hwbmpq.sensitivity.tap import WeightCapture
 from hwbmpq.values import FLOAT_BITS
 
 Result = TypeVar("Result")
@@ -51,7 +51,7 @@ class Step:
             )
 
 
-def run_steps(measurement: Measurement, network: nn.Module) -> Iterator[Step]:
+def run_steps(measurement: SensitivityInputs, network: nn.Module) -> Iterator[Step]:
     """Calibrate the input quantizers on the first batches, then take all batches one by one.
 
     ``network`` is one of the measurement's copies. The batches are gone through once, so that a generator will do.
@@ -64,7 +64,7 @@ def run_steps(measurement: Measurement, network: nn.Module) -> Iterator[Step]:
         raise HwbmpqError("there are no images to measure sensitivity with", hint="give at least one batch")
     if any(precision.activation_bits != FLOAT_BITS for precision in measurement.precisions.values()):
         _calibrate(network, first)
-    tap = WeightTap(network, measurement.layers)
+    tap = WeightCapture(network, measurement.layers)
     for number, (images, labels) in enumerate(chain(first, batches)):
         name = f"batch {number}"
         output, leaves = _forward(tap.run, images, name)

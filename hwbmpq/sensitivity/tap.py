@@ -11,7 +11,7 @@ from hwbmpq.quant import quantized_layers
 from hwbmpq.values import Layer
 
 
-class WeightTap:
+class WeightCapture:
     """Changes ``network`` in place: keeps each weight on its way into a quantizer as a leaf of the graph.
 
     That tensor, not the parameter, is what gets rounded: some layers (timm's ``StdConv2d``) compute it on

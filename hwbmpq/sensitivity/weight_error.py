@@ -5,16 +5,16 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from hwbmpq.quant.layers import QuantizedLayer
-from hwbmpq.sensitivity.measurement import Measurement, rounding_error
+from hwbmpq.sensitivity.measurement import SensitivityInputs, rounding_error
 from hwbmpq.sensitivity.registry import register
-from hwbmpq.sensitivity.tap import WeightTap
+from hwbmpq.sensitivity.tap import WeightCapture
 from hwbmpq.values import Sensitivity
 
 
 @register("weight_error", needs_data=False)
-def measure(measurement: Measurement) -> Sensitivity:
+def measure(measurement: SensitivityInputs) -> Sensitivity:
     """Errors ||W - Q(W)||²; the score is the one at the narrowest width, relative to ||W||²."""
-    tap = WeightTap(measurement.float_copy(), measurement.layers)
+    tap = WeightCapture(measurement.float_copy(), measurement.layers)
     weights = tap.weights_alone()
     errors = {
         name: squared_errors(tap.layers[name], weight, measurement.widths[name])

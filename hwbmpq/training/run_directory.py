@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.run_files import ALLOCATION, BEST, CONFIG, FACTS, HISTORY, PACKED, PAGE
-from hwbmpq.run_files import CHECKPOINT as LAST
-from hwbmpq.run_files import PREVIOUS_CHECKPOINT as PREVIOUS
+from hwbmpq.io import disk_hint
+from hwbmpq.report.run_files import ALLOCATION, BEST, CONFIG, FACTS, HISTORY, PACKED, PAGE
+from hwbmpq.report.run_files import CHECKPOINT as LAST
+from hwbmpq.report.run_files import PREVIOUS_CHECKPOINT as PREVIOUS
 from hwbmpq.training.settings import RunSettings, read_settings, resolve_settings, settings_yaml
-from hwbmpq.whole_file import what_to_do
 
 FORMAT = "hwbmpq-checkpoint/1"
 ONNX_FILES = {
@@ -136,7 +136,7 @@ class RunDirectory:
             except OSError as error:
                 raise HwbmpqError(
                     f"{path}, of an earlier state of the run, cannot be removed: {error.strerror or error}",
-                    hint=what_to_do(error),
+                    hint=disk_hint(error),
                 ) from error
 
     # settings
@@ -244,7 +244,7 @@ class RunDirectory:
             then = f"continue with --resume {self.path}" if is_run else "start the run again"
             raise HwbmpqError(
                 f"{self.path / name} cannot be written: {error.strerror or error}; what was there before is untouched",
-                hint=f"{what_to_do(error) or 'see to the folder'}, then {then}",
+                hint=f"{disk_hint(error) or 'see to the folder'}, then {then}",
             ) from error
 
     def _finish(self, temporary: Path, name: str) -> None:

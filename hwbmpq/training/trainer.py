@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from hwbmpq import ranks
+from hwbmpq import distributed
 from hwbmpq.data.batches import Batches
 from hwbmpq.data.randomness import generator_for
 from hwbmpq.errors import HwbmpqError, NonFiniteError, RunStoppedError
@@ -50,7 +50,7 @@ class Trainer:
         self.progress = Progress()
         self._batches, self._evaluate = batches, evaluate
         self._run = run
-        self._hooks = hooks if ranks.rank() == 0 else ()
+        self._hooks = hooks if distributed.rank() == 0 else ()
         self._device = next(model.parameters()).device
         self._optimizer = _make_optimizer(model, settings)
         # bfloat16, the CPU's half precision, has float32's range and needs no scaling.
@@ -63,7 +63,7 @@ class Trainer:
 
     def _wrap(self) -> nn.Module:
         """Anew whenever widths change: DDP looks once which parameters train, and clipping points may begin to."""
-        return DistributedDataParallel(self.model) if ranks.is_distributed() else self.model
+        return DistributedDataParallel(self.model) if distributed.is_distributed() else self.model
 
     @property
     def steps_per_epoch(self) -> int:
@@ -112,8 +112,8 @@ class Trainer:
 
     def _seed_step(self) -> None:
         """On several ranks, what a step draws depends on nothing drawn before: a checkpoint has one rank's state only."""
-        if ranks.is_distributed():
-            place = (self.settings.seed, ranks.rank(), self.progress.epoch, self.progress.batch)
+        if distributed.is_distributed():
+            place = (self.settings.seed, distributed.rank(), self.progress.epoch, self.progress.batch)
             number = generator_for("step", *place).initial_seed()
             torch.manual_seed(number)
             random.seed(number)
@@ -205,7 +205,7 @@ class Trainer:
         progress = self.progress
         self._read_counts()
         bits = {name: str(precision) for name, precision in self.allocator.bits.items()}
-        evaluation = ranks.on_first_rank(self._checked_evaluation)
+        evaluation = distributed.on_first_rank(self._checked_evaluation)
         is_best = self.allocator.is_settled and evaluation.accuracy > progress.best_accuracy
         if is_best:
             progress.best_accuracy, progress.best_epoch = evaluation.accuracy, progress.epoch + 1
@@ -249,13 +249,13 @@ class Trainer:
         """Write a checkpoint of everything that the rest of the run depends on; not of a run that diverged."""
         self._read_counts()
         self._saved_at = time.monotonic()
-        if self._run is None or ranks.rank() != 0:
+        if self._run is None or distributed.rank() != 0:
             return
         self._run.save_checkpoint(self.state_dict())
         self._run.save_history(self.progress.records)
 
     def _save_best(self) -> None:
-        if self._run is not None and ranks.rank() == 0:
+        if self._run is not None and distributed.rank() == 0:
             bits = {name: str(precision) for name, precision in self.allocator.bits.items()}
             self._run.save_best(
                 {"model": self.model.state_dict(), "bits": bits, "epoch": self.progress.best_epoch}
@@ -279,7 +279,7 @@ class Trainer:
         self._scaler.load_state_dict(state["scaler"])
         self.progress = Progress(**state["progress"])
         self._wrapped = self._wrap()
-        if ranks.rank() == 0:  # the state is the first rank's
+        if distributed.rank() == 0:  # the state is the first rank's
             _set_random_state(state["random"])
 
 

@@ -18,9 +18,9 @@ from hwbmpq.allocate import (
     frontier,
     glpk,
     highs,
-    search,
     solve,
 )
+from hwbmpq.allocate.exact import search
 from hwbmpq.costs.table import CostRow, CostTable
 from hwbmpq.testing import best_by_enumeration
 

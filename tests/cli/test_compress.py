@@ -13,11 +13,11 @@ import yaml
 from PIL import Image
 
 import hwbmpq
-from hwbmpq import methods
 from hwbmpq.cli.main import main
-from hwbmpq.cli.run_building import load_network
-from hwbmpq.cli.training_options import METHODS
-from hwbmpq.cli.training_progress import TrainingProgress
+from hwbmpq.cli.options.run_building import load_network
+from hwbmpq.cli.options.training import METHODS
+from hwbmpq.cli.progress import TrainingProgress
+from hwbmpq.search import methods
 
 SMALL = ["--model", "hwbmpq:resnet8", "--target", "mpic", "--data", "fake", "--train-images", "64"]
 SHORT = [*SMALL, "--test-images", "32", "--batch-size", "16", "--epochs", "3"]

@@ -13,7 +13,7 @@ from rich.console import Console
 import hwbmpq
 from hwbmpq.cli.commands import inspect
 from hwbmpq.cli.main import main
-from hwbmpq.cli.render import bar, compact, print_graph, shorten
+from hwbmpq.cli.render.tables import bar, compact, print_graph, shorten
 from hwbmpq.models.zoo import NETWORKS
 from hwbmpq.values import UNCOVERED_REASONS
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hwbmpq.cli import measure_options
 from hwbmpq.cli.main import main
+from hwbmpq.cli.options import measure as measure_options
 from hwbmpq.measure import kit_runner, spoken_seconds
 
 pytestmark = pytest.mark.usefixtures("own_folder")

@@ -5,15 +5,15 @@ import pytest
 from hwbmpq.costs.interpolate import Interpolator, Shape, leave_one_out, shape_of
 from hwbmpq.costs.lookup import geometry
 from hwbmpq.hardware.formats import WidthPair, parse_format
-from hwbmpq.hardware.lookup_table import Entry
+from hwbmpq.hardware.lookup_table import TableEntry
 from hwbmpq.testing import conv_layer, linear_layer
 from hwbmpq.values import Layer
 
 PAIR = WidthPair(weight=parse_format("int8"), activation=parse_format("int8"), compute="int8")
 
 
-def entry(layer: Layer, value: float) -> Entry:
-    return Entry.model_validate({**geometry(layer, PAIR), "macs": layer.macs, "value": value})
+def entry(layer: Layer, value: float) -> TableEntry:
+    return TableEntry.model_validate({**geometry(layer, PAIR), "macs": layer.macs, "value": value})
 
 
 def shape(layer: Layer) -> Shape:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from hwbmpq.data import AUGMENTATIONS, DATA_FORMS, LabelledImages, load_data, load_images, open_data
+from hwbmpq.data import AUGMENTATIONS, DATA_SOURCES, LabelledImages, load_data, load_images, open_data
 from hwbmpq.errors import HwbmpqError, UnknownNameError
 
 GREY = (1, 8, 8)
@@ -224,7 +224,7 @@ def test_an_unknown_specification_lists_the_forms(spec: str) -> None:
     )
 
 
-@pytest.mark.parametrize("form", DATA_FORMS.values(), ids=DATA_FORMS)
+@pytest.mark.parametrize("form", DATA_SOURCES.values(), ids=DATA_SOURCES)
 def test_every_form_says_what_it_is_in_one_line_and_how_it_is_augmented(form: Any) -> None:
     assert 10 < len(form.description) < 90
     assert form.augment in AUGMENTATIONS

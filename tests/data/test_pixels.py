@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from hwbmpq.data.dataset import ArrayImages, Picked, Size, StoredPart, centred_window, fitted
 from hwbmpq.data.files import FileImages, decode
 from hwbmpq.data.pixels import Resident, Streamed, settle
-from hwbmpq.data.stored import ArrayImages, Picked, Size, StoredPart, centred_window, fitted
 from hwbmpq.errors import HwbmpqError
 
 WHITE = 255

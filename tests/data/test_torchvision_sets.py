@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from hwbmpq.data import load_data, open_data
+from hwbmpq.data.torchvision_import import import_torchvision
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.torchvision_import import import_torchvision
 
 SIZE = (3, 32, 32)
 IMAGES = 4

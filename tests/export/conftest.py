@@ -108,11 +108,13 @@ def make_exported(
     *,
     form: Form = "qdq",
     calibration: Iterable[NDArray[np.float32]] | None = None,
-    wide_sums: bool = False,
+    accumulates_int32: bool = False,
     **options: Any,
 ) -> Exported:
     network = make_calibrated(build, images, **options)
-    graph = onnx_graph(network, images[:1], form=form, calibration=calibration, wide_sums=wide_sums)
+    graph = onnx_graph(
+        network, images[:1], form=form, calibration=calibration, accumulates_int32=accumulates_int32
+    )
     return Exported(network=network, graph=graph)
 
 

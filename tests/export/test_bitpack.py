@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hwbmpq.export.bitpack import PackingError, pack, packed_length, unpack
+from hwbmpq.export.packed.bitpack import PackingError, pack, packed_length, unpack
 
 WIDTHS = range(2, 17)
 CHUNK = 1 << 16  # the module's own

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.export.comparison import Agreement, agreement, compare
+from hwbmpq.export.runtime.comparison import Agreement, agreement, compare
 
 
 def test_differences_are_shares_of_the_range_by_the_worst_output_of_each_input() -> None:

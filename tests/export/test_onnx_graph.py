@@ -243,7 +243,7 @@ def test_a_file_takes_any_batch_and_keeps_facts(tiny: nn.Module, images: Tensor,
     assert checksum.key == "hwbmpq.checksum"
     stored = {entry.key: json.loads(entry.value) for entry in entries}
     assert stored == {f"hwbmpq.{name}": value for name, value in facts.items()}
-    assert network.is_sealed
+    assert network.has_checksum
     assert (proto.producer_name, proto.producer_version) == ("hwbmpq", hwbmpq.__version__)
     text = graph.content.decode("latin-1")
     assert str(Path(__file__).parent) not in text  # where a node came from is nobody's business
@@ -318,7 +318,7 @@ def test_a_network_that_cannot_be_followed_is_refused_and_left_as_it_was(images:
 def test_a_network_without_ranges_is_refused(tiny_cnn: nn.Module, images: Tensor, bits: int) -> None:
     """It would find some in its next run, and then compute something else than the file."""
     other = 24 - bits
-    prepare(tiny_cnn, hwbmpq.describe(tiny_cnn, images[:1]), precision=other, end_precision=None)
+    prepare(tiny_cnn, hwbmpq.describe(tiny_cnn, images[:1]), precision=other, first_last_precision=None)
     tiny_cnn.train()(images)
     assign(tiny_cnn, {"6": bits})
     tiny_cnn[6].input_quantizer.calibration.has_range = False  # known at 8 bits, too

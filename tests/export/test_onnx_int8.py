@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.export import OnnxNetwork, compare, onnx_graph, stored_weights
-from hwbmpq.measure import wide_sums_here
+from hwbmpq.measure import accumulates_int32_here
 from hwbmpq.quant import QuantizedLayer, quantized_layers
 from hwbmpq.quant.ranges import largest_code
 
@@ -105,7 +105,7 @@ def test_onnx_runtime_runs_integer_kernels(name: str, calibrated: Calibrated, tm
 
 def test_layers_at_16_bits_stay_in_float(calibrated: Calibrated, tmp_path: Path) -> None:
     images = some_images()
-    network = calibrated(Residual, images, precision=(4, 8), end_precision=16)
+    network = calibrated(Residual, images, precision=(4, 8), first_last_precision=16)
     graph = onnx_graph(network, images[:1], form="int8")
     found = kernels(graph.content, tmp_path)
     assert found["QLinearConv"] == 2
@@ -209,7 +209,7 @@ def extreme_inputs() -> Tensor:
     return torch.cat([mixed.abs()[:1], -mixed.abs()[:1], mixed])
 
 
-def make_extremes(exported: Callable[..., Exported], inputs: Tensor, *, wide_sums: bool) -> Exported:
+def make_extremes(exported: Callable[..., Exported], inputs: Tensor, *, accumulates_int32: bool) -> Exported:
     widths = {
         f"layers.{kind}_{sign}_{bits}": (8, bits)
         for bits in BITS
@@ -228,13 +228,13 @@ def make_extremes(exported: Callable[..., Exported], inputs: Tensor, *, wide_sum
         change=narrow,
         form="int8",
         calibration=[inputs.numpy()],
-        wide_sums=wide_sums,
+        accumulates_int32=accumulates_int32,
     )
 
 
 @pytest.fixture(scope="module")
 def extremes(exported: Callable[..., Exported], extreme_inputs: Tensor) -> Exported:
-    return make_extremes(exported, extreme_inputs, wide_sums=False)
+    return make_extremes(exported, extreme_inputs, accumulates_int32=False)
 
 
 def test_sums_of_extreme_codes_are_exact(extremes: Exported, extreme_inputs: Tensor) -> None:
@@ -244,12 +244,12 @@ def test_sums_of_extreme_codes_are_exact(extremes: Exported, extreme_inputs: Ten
 def test_signed_bytes_are_exact_where_sums_are_wide(
     exported: Callable[..., Exported], extreme_inputs: Tensor
 ) -> None:
-    signed = make_extremes(exported, extreme_inputs, wide_sums=True)
+    signed = make_extremes(exported, extreme_inputs, accumulates_int32=True)
     kinds = {tensor.name: tensor.data_type for tensor in signed.proto.graph.initializer}
     stored = {kinds[signed.stored(f"layers.{name}")[0]] for name in signed.network.layers}
     assert stored == {onnx.TensorProto.INT8}
     assert signed.graph.unsigned_layers == ()
-    if not wide_sums_here():
+    if not accumulates_int32_here():
         pytest.skip("this processor adds products of bytes in 16 bits: signed ones overflow on it")
     check_extremes(signed, extreme_inputs)
 

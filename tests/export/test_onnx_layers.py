@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import prune
 
+from hwbmpq.data.torchvision_import import import_timm
 from hwbmpq.export import stored_weights
 from hwbmpq.quant import QuantizedLayer
 from hwbmpq.quant.ranges import largest_code
-from hwbmpq.torchvision_import import import_timm
 
 Exported = Any  # of conftest.py
 Relative = Callable[[Any, Any], float]

@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import hwbmpq
+from hwbmpq.data.torchvision_import import import_timm
 from hwbmpq.export import Agreement, OnnxGraph, OnnxNetwork, compare, onnx_graph, save_packed
 from hwbmpq.models import load_model
 from hwbmpq.quant import assign, prepare, quantized_layers
-from hwbmpq.torchvision_import import import_timm
 
 WIDTHS = (2, 3, 4, 5, 6, 7, 8, 16)
 CLOSE = 1e-4

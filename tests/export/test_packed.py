@@ -16,7 +16,7 @@ from torch.nn.utils import prune
 import hwbmpq
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.export import PackedFileError, read_packed, save_packed
-from hwbmpq.export.packed_schema import INPUTS, SCALES
+from hwbmpq.export.packed.schema import INPUTS, SCALES
 from hwbmpq.models import load_model
 from hwbmpq.quant import assign, prepare, quantized_layers
 
@@ -78,7 +78,7 @@ class Kinds(nn.Module):
 def test_every_width_and_kind_of_layer(bits: int, per_channel: bool, images: Tensor, tmp_path: Path) -> None:
     fresh = Kinds()
     model = prepared(
-        copy.deepcopy(fresh), images, precision=bits, end_precision=None, per_channel=per_channel
+        copy.deepcopy(fresh), images, precision=bits, first_last_precision=None, per_channel=per_channel
     )
     trained(model, images)
     torch.manual_seed(1)
@@ -255,7 +255,7 @@ class Tied(nn.Module):
 
 def test_shared_tensors_are_stored_once(tmp_path: Path) -> None:
     values = torch.randn(5, 6)
-    model = trained(prepared(Tied(), values, precision=4, end_precision=4), values)
+    model = trained(prepared(Tied(), values, precision=4, first_last_precision=4), values)
     loaded = check_round_trip(model, Tied(), values, tmp_path)
     assert loaded.second.weight is loaded.first.weight
     assert loaded.head.weight is loaded.table.weight
@@ -298,7 +298,7 @@ def test_the_layout_in_memory_is_kept(images: Tensor, tmp_path: Path) -> None:
 
 def test_a_network_that_is_one_layer(tmp_path: Path) -> None:
     values = torch.randn(3, 4)
-    model = prepared(nn.Linear(4, 2), values, precision=4, end_precision=None)
+    model = prepared(nn.Linear(4, 2), values, precision=4, first_last_precision=None)
     check_round_trip(trained(model, values), nn.Linear(4, 2), values, tmp_path)
 
 

@@ -342,7 +342,7 @@ def test_a_header_said_to_be_huge(length: int, good: bytes, tmp_path: Path) -> N
 
 
 LIMITED = """
-import resource, sys, torch, hwbmpq, hwbmpq.loading
+import resource, sys, torch, hwbmpq, hwbmpq.export.packed.load
 now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (now + (512 << 20),) * 2)
 for path in sys.argv[1:]:

@@ -69,7 +69,7 @@ def test_every_byte_has_its_line(tiny_cnn: nn.Module, images: Tensor, tmp_path: 
 
 def test_bytes_filled_up_are_seen(images: Tensor, tmp_path: Path) -> None:
     model = nn.Sequential(*(nn.Conv2d(3, 3, 1, bias=False) for _ in range(4)))
-    prepare(model, hwbmpq.describe(model, images), precision=3, end_precision=None)
+    prepare(model, hwbmpq.describe(model, images), precision=3, first_last_precision=None)
     account = save_packed(model, tmp_path / "m", example_input=images)
     assert lines(account)["packed weights"] == (14, 16)  # 4 times 27 bits, each in 4 bytes
 

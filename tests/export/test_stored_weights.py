@@ -33,7 +33,7 @@ class Standardised(nn.Conv2d):
 def test_codes_times_scale_are_the_quantized_weight(
     tiny_cnn: nn.Module, images: Tensor, bits: int, per_channel: bool
 ) -> None:
-    prepared(tiny_cnn, images, precision=bits, end_precision=None, per_channel=per_channel)
+    prepared(tiny_cnn, images, precision=bits, first_last_precision=None, per_channel=per_channel)
     found = stored_weights(tiny_cnn, images)
     assert list(found) == ["0", "3", "6", "8"]
     for name, layer in quantized_layers(tiny_cnn):
@@ -56,7 +56,9 @@ def test_quantizing_the_stored_values_again_gives_the_same_codes_and_scales(
             layer.weight.copy_(torch.randn(64, 16, generator=torch.Generator().manual_seed(seed)))
             layer.weight[3] = 0
         model = nn.Sequential(layer)
-        prepared(model, torch.zeros(1, 16), precision=bits, end_precision=None, per_channel=per_channel)
+        prepared(
+            model, torch.zeros(1, 16), precision=bits, first_last_precision=None, per_channel=per_channel
+        )
         first = stored_weights(model, torch.zeros(1, 16))["0"]
         layer.weight.data = first.values()
         second = stored_weights(model, torch.zeros(1, 16))["0"]
@@ -79,7 +81,7 @@ def test_layers_in_float_are_left_out(tiny_cnn: nn.Module, images: Tensor) -> No
 @pytest.mark.parametrize("bits", [2, 3, 8, 16])
 def test_a_weight_computed_on_the_way_is_found(bits: int) -> None:
     model = nn.Sequential(Standardised(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1))
-    prepared(model, IMAGE, precision=bits, end_precision=None)
+    prepared(model, IMAGE, precision=bits, first_last_precision=None)
     found = stored_weights(model, IMAGE)
     weight = (model[0].weight - model[0].weight.mean()) / model[0].weight.std()
     assert found["0"].is_computed
@@ -165,7 +167,7 @@ def test_a_layer_that_does_not_run_is_refused() -> None:
 @pytest.mark.parametrize("bits", range(2, 17))
 def test_other_precisions_store_what_the_layer_multiplies_with(dtype: torch.dtype, bits: int) -> None:
     model = nn.Sequential(nn.Linear(32, 32))
-    prepared(model, torch.ones(1, 32), precision=bits, end_precision=None, per_channel=True)
+    prepared(model, torch.ones(1, 32), precision=bits, first_last_precision=None, per_channel=True)
     model.to(dtype)
     stored = stored_weights(model, torch.ones(1, 32))["0"]
     expected = model[0].quantize_weight(model[0].weight)

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import hwbmpq
+from hwbmpq.data.torchvision_import import import_timm
 from hwbmpq.errors import UnknownNameError
-from hwbmpq.torchvision_import import import_timm
 
 RESNET18 = {
     "input": [

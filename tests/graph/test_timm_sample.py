@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import hwbmpq
-from hwbmpq.torchvision_import import import_timm
+from hwbmpq.data.torchvision_import import import_timm
 
 SAMPLE = """
     beit_base_patch16_224 halonet50ts gernet_s cait_s24_224 coat_tiny convit_tiny convmixer_768_32

@@ -9,7 +9,7 @@ import pytest
 from hwbmpq.costs import check_cost_models, cost_models, get_cost_model
 from hwbmpq.hardware import (
     check_profile,
-    end_precision,
+    first_last_precision,
     layer_candidates,
     list_profiles,
     load_profile,
@@ -88,7 +88,7 @@ def test_jetson_nano_stores_narrow_weights_and_computes_in_fp16() -> None:
     for pair in narrow:
         assert (pair.activation.name, pair.compute, pair.kernel) == ("fp16", "fp16", "user")
         assert (pair.precision.activation_bits, pair.training.activation_bits) == (16, 32)
-    assert str(end_precision(profile)) == "W16A16"
+    assert str(first_last_precision(profile)) == "W16A16"
 
 
 @pytest.mark.parametrize("name", ["jetson_nano", "coral_edge_tpu", "ethos_u55_256", "gap8", "stm32h743"])

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from hwbmpq.errors import UnsupportedPrecisionError
-from hwbmpq.hardware import candidates, end_precision, layer_candidates, load_profile, uniform, weight_widths
+from hwbmpq.hardware import (
+    candidates,
+    first_last_precision,
+    layer_candidates,
+    load_profile,
+    uniform,
+    weight_widths,
+)
 from hwbmpq.hardware.widths import WidthFinder
 from hwbmpq.testing import conv_layer, linear_layer
 from hwbmpq.values import Precision
@@ -79,7 +86,7 @@ def test_an_unknown_policy_is_refused() -> None:
     ],
 )
 def test_ends(target: str, expected: str) -> None:
-    assert str(end_precision(load_profile(target))) == expected
+    assert str(first_last_precision(load_profile(target))) == expected
 
 
 def test_only_promote_widens_a_width() -> None:
@@ -122,8 +129,8 @@ def test_ends_of_an_operation_take_its_own_pairs(write: Write) -> None:
         widths="precisions: {pairs: [{w: int8, a: int8}, {w: fp16, a: fp16, ops: [linear]}, {w: int4, a: int8}]}\n",
     )
     profile = load_profile(path)
-    assert str(end_precision(profile, "linear")) == "W16A16"
-    assert str(end_precision(profile, "conv2d")) == "W8A8"
+    assert str(first_last_precision(profile, "linear")) == "W16A16"
+    assert str(first_last_precision(profile, "conv2d")) == "W8A8"
 
 
 def test_widest_is_one_width_for_all_candidates(write: Write) -> None:

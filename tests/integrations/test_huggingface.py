@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hwbmpq.allocator import BitAllocator
+from hwbmpq.data.torchvision_import import import_torchvision
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.torchvision_import import import_torchvision
+from hwbmpq.search.allocator import BitAllocator
 
 import_torchvision()  # transformers imports it as it is
 pytest.importorskip("transformers", reason="the extra hwbmpq[huggingface] is not installed")

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from hwbmpq.allocator import BitAllocator
+from hwbmpq.data.torchvision_import import import_torchvision
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.torchvision_import import import_torchvision
+from hwbmpq.search.allocator import BitAllocator
 
 import_torchvision()  # Lightning imports it as it is
 lightning = pytest.importorskip("lightning", reason="the extra hwbmpq[lightning] is not installed")

@@ -17,25 +17,25 @@ W4A8, W8A8, W2A8, W8A32 = (Precision.parse(text) for text in ("W4A8", "W8A8", "W
 def test_layers_that_repeat_are_there_once() -> None:
     first = conv_layer(8, 16, size=12)
     networks = [[first, replace(first, name="again")], [replace(first, name="elsewhere"), linear_layer(8, 4)]]
-    assert len(layer_kernels(networks, [W8A8], wide_sums=True)) == 2
+    assert len(layer_kernels(networks, [W8A8], accumulates_int32=True)) == 2
 
 
 def test_widths_of_one_kernel_are_timed_once() -> None:
-    kernels = layer_kernels([[conv_layer(8, 16, size=12)]], [W2A8, W4A8, W8A8], wide_sums=False)
+    kernels = layer_kernels([[conv_layer(8, 16, size=12)]], [W2A8, W4A8, W8A8], accumulates_int32=False)
     assert [kernel.form.name for kernel in kernels] == ["int8", "uint8"]
 
 
 @pytest.mark.parametrize(
-    ("wide_sums", "forms"), [(False, ["uint8"]), (True, ["int8"]), (None, ["uint8", "int8"])], ids=str
+    ("accumulates_int32", "forms"), [(False, ["uint8"]), (True, ["int8"]), (None, ["uint8", "int8"])], ids=str
 )
-def test_what_runs_bytes_depends_on_the_processor(wide_sums: bool | None, forms: list[str]) -> None:
-    kernels = layer_kernels([[conv_layer(8, 16, size=12)]], [W8A8], wide_sums=wide_sums)
+def test_what_runs_bytes_depends_on_the_processor(accumulates_int32: bool | None, forms: list[str]) -> None:
+    kernels = layer_kernels([[conv_layer(8, 16, size=12)]], [W8A8], accumulates_int32=accumulates_int32)
     assert [kernel.form.name for kernel in kernels] == forms
 
 
 def test_weight_only_widths_are_for_linear_layers() -> None:
     kernels = layer_kernels(
-        [[conv_layer(8, 16, size=12), linear_layer(8, 4)]], [W8A8, W8A32], wide_sums=False
+        [[conv_layer(8, 16, size=12), linear_layer(8, 4)]], [W8A8, W8A32], accumulates_int32=False
     )
     assert [(kernel.layer.kind, kernel.form.name) for kernel in kernels] == [
         ("conv2d", "uint8"),
@@ -47,7 +47,7 @@ def test_weight_only_widths_are_for_linear_layers() -> None:
 def test_a_layer_that_runs_twice_is_timed_as_one_run() -> None:
     once = conv_layer(8, 16, size=12)
     twice = replace(once, calls=2, macs=2 * once.macs)
-    (kernel,) = layer_kernels([[twice]], [W8A8], wide_sums=True)
+    (kernel,) = layer_kernels([[twice]], [W8A8], accumulates_int32=True)
     assert kernel.geometry["macs"] == once.macs
 
 
@@ -61,7 +61,7 @@ def test_nothing_to_measure_and_too_much_are_refused(monkeypatch: pytest.MonkeyP
 
 
 def test_titles_are_made_fit_for_results_before_anything_is_measured() -> None:
-    kernels = layer_kernels([[linear_layer(8, 4)]], [W8A8], wide_sums=True)
+    kernels = layer_kernels([[linear_layer(8, 4)]], [W8A8], accumulates_int32=True)
     written = manifest.write_kernels(
         lambda name, content: None, kernels, widths=[W8A8], models=["file:\x1b[1m\U0001f600.py", "x" * 500]
     )
@@ -69,7 +69,7 @@ def test_titles_are_made_fit_for_results_before_anything_is_measured() -> None:
 
 
 def test_without_the_name_of_a_network_nothing_is_written() -> None:
-    kernels = layer_kernels([[conv_layer(8, 16, size=12)]], [W8A8], wide_sums=True)
+    kernels = layer_kernels([[conv_layer(8, 16, size=12)]], [W8A8], accumulates_int32=True)
     written: list[str] = []
     with pytest.raises(HwbmpqError, match="at least one network"):
         manifest.write_kernels(lambda name, content: written.append(name), kernels, widths=[W8A8], models=[])

@@ -11,7 +11,7 @@ import pytest
 
 import hwbmpq
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.hardware.lookup_table import Entry
+from hwbmpq.hardware.lookup_table import TableEntry
 from hwbmpq.measure import Measurement, Results, findings, profiles, tables, write_profile
 from hwbmpq.measure.results import parse_results
 from hwbmpq.measure.tables import device_name
@@ -233,10 +233,10 @@ def test_a_plan_under_a_latency_budget_says_what_bits_buy(measurement: Measureme
     profile = write_profile(measurement, "acme", folder=tmp_path)
     model = hwbmpq.models.load_model("hwbmpq:resnet8", device="meta")
     graph = hwbmpq.describe(model.network, model.example_input())
-    question = hwbmpq.pipeline.ask(graph, profile, {"latency": "90%"}, bits=[2, 4, 8])
+    space = hwbmpq.pipeline.build_search_space(graph, profile, {"latency": "90%"}, bits=[2, 4, 8])
     sensitivity = hwbmpq.Sensitivity(method="uniform", scores={layer.name: 1.0 for layer in graph})
-    plan = hwbmpq.pipeline.plan(question, sensitivity, with_explanation=False)
-    assert plan.costs["latency"].total <= question.limits["latency"]
+    plan = hwbmpq.pipeline.plan(space, sensitivity, with_explanation=False)
+    assert plan.costs["latency"].total <= space.limits["latency"]
     assert any("W2A8 and W4A8 take the same time" in remark for remark in plan.remarks)
     assert any("take 0.50 of float's time" in remark for remark in plan.remarks)
 
@@ -273,7 +273,7 @@ def test_a_part_from_which_nothing_can_be_estimated_is_not_to_be_trusted(
 def test_estimates_are_tried_on_a_sample(parsed: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
 
-    def counted(entries: Sequence[Entry]) -> tuple[float, ...]:
+    def counted(entries: Sequence[TableEntry]) -> tuple[float, ...]:
         tried.append(len(entries))
         return (0.25,)
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import hwbmpq
+from hwbmpq.data.torchvision_import import import_timm
 from hwbmpq.errors import HwbmpqError, ModelLoadError, UnknownNameError
 from hwbmpq.models import load_model, parse_input_size
-from hwbmpq.torchvision_import import import_timm
 
 NET = """
 import torch

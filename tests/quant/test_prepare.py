@@ -35,8 +35,10 @@ def test_ends_get_sixteen_bits_and_the_rest_the_given_precision(tiny_cnn: nn.Mod
 
 
 def test_ends_can_be_overridden(tiny_cnn: nn.Module, images: Tensor) -> None:
-    assert set(precisions(prepared(copy.deepcopy(tiny_cnn), images, end_precision=None)).values()) == {"W4A4"}
-    eights = prepared(tiny_cnn, images, end_precision=8)
+    assert set(precisions(prepared(copy.deepcopy(tiny_cnn), images, first_last_precision=None)).values()) == {
+        "W4A4"
+    }
+    eights = prepared(tiny_cnn, images, first_last_precision=8)
     assert precisions(eights)["0"] == precisions(eights)["8"] == "W8A8"
 
 
@@ -70,7 +72,7 @@ def test_a_layer_multiplies_with_the_quantized_weight_and_input(tiny_cnn: nn.Mod
 
 def test_float_width_is_the_float_network(tiny_cnn: nn.Module, images: Tensor) -> None:
     expected = tiny_cnn.eval()(images)
-    prepared(tiny_cnn, images, precision=32, end_precision=32)
+    prepared(tiny_cnn, images, precision=32, first_last_precision=32)
     assert torch.equal(tiny_cnn(images), expected)
 
 
@@ -81,7 +83,7 @@ def test_sixteen_bits_are_close_to_the_float_network(tiny_cnn: nn.Module, images
 
 
 def test_the_first_layer_costs_no_backward_pass_into_the_images(tiny_cnn: nn.Module, images: Tensor) -> None:
-    prepared(tiny_cnn, images, precision=4, end_precision=None)
+    prepared(tiny_cnn, images, precision=4, first_last_precision=None)
     tiny_cnn(images).sum().backward()
     trained = {
         name: layer.input_quantizer.alpha.grad is not None for name, layer in quantized_layers(tiny_cnn)
@@ -209,7 +211,7 @@ class AdaptedLinear(nn.Linear):
 def test_a_computed_weight_is_quantized_where_it_enters_the_product() -> None:
     model = nn.Sequential(StandardizedConv(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1))
     images = torch.randn(1, 3, 4, 4)
-    prepare(model, hwbmpq.describe(model, images), precision=(2, 32), end_precision=None)
+    prepare(model, hwbmpq.describe(model, images), precision=(2, 32), first_last_precision=None)
     impulse = torch.zeros(1, 3, 1, 1)
     impulse[0, 1] = 1.0  # padded to 3x3, the output is the centre column of the kernel
     response = model[0](impulse) - model[0].bias[:, None, None]
@@ -222,7 +224,7 @@ def test_an_adapter_inside_a_layer_is_left_alone() -> None:
     model = nn.Sequential(AdaptedLinear(), nn.ReLU(), nn.Linear(4, 2))
     values = torch.randn(3, 4)
     graph = hwbmpq.describe(model, values)
-    prepare(model, graph, precision=(2, 32), end_precision=None)
+    prepare(model, graph, precision=(2, 32), first_last_precision=None)
     expected = F.linear(values, fake_quantize_weight(model[0].weight, 2), model[0].bias)
     torch.testing.assert_close(model[0](values), expected + F.linear(values, model[0].adapter))
     assert {e.reason: e.parameters for e in graph.uncovered}["functional weight"] == 16
@@ -236,13 +238,13 @@ class KeywordLinear(nn.Linear):
 def test_a_weight_passed_by_name_is_quantized() -> None:
     model = nn.Sequential(KeywordLinear(4, 4), nn.ReLU(), nn.Linear(4, 2))
     values = torch.randn(3, 4)
-    prepared(model, values, precision=(2, 32), end_precision=None)
+    prepared(model, values, precision=(2, 32), first_last_precision=None)
     expected = F.linear(values, fake_quantize_weight(model[0].weight, 2), model[0].bias)
     torch.testing.assert_close(model[0](values), expected)
 
 
 def test_per_channel_scales_belong_to_output_channels(tiny_cnn: nn.Module, images: Tensor) -> None:
-    prepared(tiny_cnn, images, precision=(4, 32), end_precision=None, per_channel=True)
+    prepared(tiny_cnn, images, precision=(4, 32), first_last_precision=None, per_channel=True)
     for layer in (tiny_cnn[3], tiny_cnn[6]):
         expected = fake_quantize_weight(layer.weight, 4, channel_axis=0)
         assert torch.equal(layer.quantize_weight(layer.weight), expected)
@@ -291,7 +293,9 @@ def test_one_reading_of_the_networks_input_keeps_a_shared_alpha_fixed() -> None:
 def test_transposed_convolutions_quantize_per_channel_on_their_output_axis() -> None:
     model = nn.Sequential(nn.ConvTranspose2d(3, 5, 2, stride=2), nn.ReLU(), nn.ConvTranspose2d(5, 4, 2))
     images = torch.rand(2, 3, 4, 4)
-    prepare(model, hwbmpq.describe(model, images), precision=(4, 32), end_precision=None, per_channel=True)
+    prepare(
+        model, hwbmpq.describe(model, images), precision=(4, 32), first_last_precision=None, per_channel=True
+    )
     weight = fake_quantize_weight(model[2].weight, 4, channel_axis=1)
     hidden = torch.rand(2, 5, 3, 3)
     expected = F.conv_transpose2d(hidden, weight, model[2].bias)

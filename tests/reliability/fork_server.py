@@ -41,11 +41,11 @@ def _import_everything() -> None:
     import hwbmpq.allocate.solve
     import hwbmpq.cli.main
     import hwbmpq.data
-    import hwbmpq.deployment
-    import hwbmpq.loading
+    import hwbmpq.export.deployment
+    import hwbmpq.export.packed.load
     import hwbmpq.models
-    import hwbmpq.page
     import hwbmpq.pipeline
+    import hwbmpq.report.html
     import hwbmpq.training  # noqa: F401
 
     torch.set_num_threads(1)  # threads do not survive a fork

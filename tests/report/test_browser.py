@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hwbmpq.page import write_page
 from hwbmpq.report import RunReport
+from hwbmpq.report.html import write_page
 
 selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 MakeReport = Callable[..., RunReport]

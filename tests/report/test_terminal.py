@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hwbmpq.cli.render import OutputConsole
-from hwbmpq.cli.render_report import print_comparison, print_report
+from hwbmpq.cli.render.report import print_comparison, print_report
+from hwbmpq.cli.render.tables import OutputConsole
 from hwbmpq.report import RunReport
 
 MakeReport = Callable[..., RunReport]

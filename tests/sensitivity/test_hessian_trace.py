@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import hwbmpq
 from hwbmpq.sensitivity.hessian_trace import batch_traces
-from hwbmpq.sensitivity.measurement import Measurement
+from hwbmpq.sensitivity.measurement import SensitivityInputs
 from hwbmpq.sensitivity.steps import Step, run_steps
 from hwbmpq.values import Precision, Sensitivity
 
@@ -38,9 +38,9 @@ def test_a_loss_linear_in_the_weights_has_no_curvature(generator: torch.Generato
     assert batch_traces(step_of(weight.sum(), {"a": [weight]}), generator) == {"a": 0.0}
 
 
-def measurement_of(network: nn.Module, images: Tensor, labels: Tensor) -> Measurement:
+def measurement_of(network: nn.Module, images: Tensor, labels: Tensor) -> SensitivityInputs:
     layers = tuple(hwbmpq.describe(network, images))
-    return Measurement(
+    return SensitivityInputs(
         network=network,
         layers=layers,
         batches=[(images, labels)],

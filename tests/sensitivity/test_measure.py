@@ -13,7 +13,7 @@ import hwbmpq
 from hwbmpq.errors import HwbmpqError, NonFiniteError, UnknownNameError
 from hwbmpq.quant import InputQuantizer, QuantizedLayer, prepare
 from hwbmpq.sensitivity import OUR_METHODS, measure_sensitivity, methods, register
-from hwbmpq.sensitivity.measurement import Measurement
+from hwbmpq.sensitivity.measurement import SensitivityInputs
 from hwbmpq.sensitivity.steps import run_steps
 from hwbmpq.values import Precision, Sensitivity
 
@@ -98,7 +98,7 @@ def test_a_generator_of_more_batches_than_calibrate_will_do(
 def test_only_quantizers_learn_from_the_batches(tiny_cnn: nn.Module, batch: Any) -> None:
     layers = tuple(hwbmpq.describe(tiny_cnn, batch[0]))
     precisions = {layer.name: Precision(weight_bits=8, activation_bits=4) for layer in layers}
-    measurement = Measurement(
+    measurement = SensitivityInputs(
         network=tiny_cnn,
         layers=layers,
         batches=[batch, (batch[0].clone(), batch[1])],

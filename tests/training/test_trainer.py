@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hwbmpq.allocator import BitAllocator
 from hwbmpq.data import load_data
 from hwbmpq.data.batches import TrainingBatches
 from hwbmpq.data.images import ImageData
 from hwbmpq.errors import HwbmpqError, NonFiniteError, RunStoppedError
 from hwbmpq.quant import quantized_layers
+from hwbmpq.search.allocator import BitAllocator
 from hwbmpq.training.evaluation import Evaluation, evaluate
 from hwbmpq.training.hooks import StepReport, TrainingHook
 from hwbmpq.training.learning_rate import learning_rate

@@ -1,0 +1,1 @@
+"""Values drawn for a terminal."""

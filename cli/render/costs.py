@@ -1,0 +1,268 @@
+"""Costs of a network drawn for a terminal."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+
+import hwbmpq
+from hwbmpq.cli.render.tables import bar, largest_layers, plain_table, ratio, shorten
+from hwbmpq.cli.render.targets import spoken
+from hwbmpq.units import SCALES, amount, decimals, scale
+from hwbmpq.values import Layer
+
+if TYPE_CHECKING:
+    from hwbmpq.costs import CostTable, FigureUse, NetworkCosts
+    from hwbmpq.graph import LayerGraph
+
+_NARROWEST_NAME = 12
+_NEARLY_ALL = 0.995
+_SMALLEST_SHOWN = 0.005
+_AMOUNT = 9  # characters
+
+
+def _scale_for_all(values: Sequence[float], unit: str) -> tuple[str, float, int]:
+    """A unit for a table, its size, and the decimals that show every value."""
+    positive = [value for value in values if value > 0] or [1.0]
+    largest, smallest = max(positive), min(positive)
+    fitting = [(name, size) for name, size in SCALES.get(unit, ((unit, 1.0),)) if largest >= size]
+    name, size = next(
+        ((name, size) for name, size in fitting if smallest >= _SMALLEST_SHOWN * size), scale(largest, unit)
+    )
+    return name, size, max(decimals(largest / size), 2 if smallest < size else 0)
+
+
+def print_layer_costs(
+    console: Console, graph: "LayerGraph", costs: "NetworkCosts", *, title: str, all_rows: bool
+) -> None:
+    """One table per cost: layers down, widths across."""
+    console.print(f"[bold]{escape(title)} on {escape(costs.profile.target)}[/]\n")
+    for remark in _remarks_on_network(costs):
+        console.print(f"[yellow]![/] {remark}\n")
+    for table in costs.tables.values():
+        if table.is_additive:
+            _print_additive(console, graph, costs, table, all_rows=all_rows)
+        else:
+            _print_rows(console, costs, table)
+        _print_remarks(console, costs, table)
+    _print_missing(console, costs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Look:
+    """How the numbers of a cost are written on this terminal."""
+
+    unit: str
+    size: float
+    decimals: int
+    largest: float
+    name_width: int
+    bar_width: int
+    parts: tuple[tuple[int, ...], ...]
+    """Weight widths that fit side by side. A number is never cut: rather a second table."""
+
+    def number(self, value: float) -> str:
+        return f"{value / self.size:.{self.decimals}f}"
+
+    def bar(self, value: float) -> str:
+        return bar(ratio(value, self.largest), self.bar_width)
+
+
+def _look(console: Console, costs: "NetworkCosts", table: "CostTable", shown: Sequence[Layer]) -> _Look:
+    values = [value for choices in table.rows[0].costs.values() for value in choices.values()]
+    unit, size, decimals = _scale_for_all(values, table.unit)
+    totals = [costs.total(table.name, width) for width in costs.widths]
+    cell = max(len("W16A16"), *(len(f"{value / size:.{decimals}f}") for value in [max(values), *totals]))
+    widths = sorted({precision.weight_bits for choices in costs.choices.values() for precision in choices})
+    name_width = min(max(len(layer.name) for layer in shown), max(_NARROWEST_NAME, console.width // 3))
+    room = console.width - name_width - 2
+    count = math.ceil(len(widths) / max(1, room // (cell + 2)))
+    parts = tuple(
+        tuple(widths[len(widths) * part // count : len(widths) * (part + 1) // count])
+        for part in range(count)
+    )
+    most = max(map(len, parts))
+    return _Look(
+        unit=unit,
+        size=size,
+        decimals=decimals,
+        largest=max(values),
+        name_width=name_width,
+        bar_width=max(0, min(12, (room - (cell + 2) * most) // most - 2)),
+        parts=parts,
+    )
+
+
+def _print_additive(
+    console: Console, graph: "LayerGraph", costs: "NetworkCosts", table: "CostTable", *, all_rows: bool
+) -> None:
+    shown = list(graph) if all_rows else largest_layers(graph.layers)
+    look = _look(console, costs, table, shown)
+    for part in look.parts:
+        view = plain_table(f"{table.name} in {look.unit}, by weight width")
+        view.add_column("layer", no_wrap=True)
+        for width in part:
+            heading = costs.label(width) if width in costs.widths else f"W{width}"
+            view.add_column(heading, no_wrap=True, justify="right")
+            if look.bar_width:
+                view.add_column("", no_wrap=True)
+        for layer in shown:
+            by_width = {precision.weight_bits: value for precision, value in table[layer.name].items()}
+            view.add_row(Text(shorten(layer.name, look.name_width)), *_cells(look, by_width, part))
+        if len(shown) < len(graph):
+            view.add_row(Text(f"… {len(graph) - len(shown)} smaller (--all)", style="dim"))
+        view.add_section()
+        totals = {width: costs.total(table.name, width) for width in part if width in costs.widths}
+        view.add_row(Text("all layers", style="bold"), *_cells(look, totals, part, is_total=True))
+        console.print(view)
+
+
+def _cells(
+    look: _Look, by_width: Mapping[int, float], part: Sequence[int], *, is_total: bool = False
+) -> list[str | Text]:
+    """A number at each width, and its bar if there is room for bars."""
+    cells: list[str | Text] = []
+    for width in part:
+        value = by_width.get(width)
+        if value is None:
+            cells.append(Text("" if is_total else "·", style="dim"))
+        else:
+            cells.append(Text(look.number(value), style="bold" if is_total else ""))
+        if look.bar_width:
+            cells.append("" if value is None or is_total else look.bar(value))
+    return cells
+
+
+def _print_rows(console: Console, costs: "NetworkCosts", table: "CostTable") -> None:
+    """A cost that is the largest of several sums: at each width, the sum that decides."""
+    view = plain_table(f"{table.name}, worst step")
+    view.add_column("weight width", no_wrap=True)
+    view.add_column("peak", justify="right", no_wrap=True)
+    view.add_column("at", overflow="fold")
+    for width in costs.widths:
+        peak = costs.peak(table.name, width)
+        view.add_row(costs.label(width), amount(costs.total(table.name, width), table.unit), Text(peak.label))
+    console.print(view)
+
+
+def _print_remarks(console: Console, costs: "NetworkCosts", table: "CostTable") -> None:
+    if table.model and table.model != table.name:
+        console.print(f"[dim]by the cost model {escape(table.model)}[/]")
+    if table.is_flat:
+        console.print(f"[yellow]![/] these widths do not change the {table.name}")
+    for note in table.notes:
+        console.print(f"[yellow]![/] {escape(note)}")
+    if table.capacity is not None:
+        too_large = [costs.label(w) for w in costs.widths if costs.total(table.name, w) > table.capacity.bits]
+        verdict = f"[red]does not at {', '.join(too_large)}[/]" if too_large else "does at every width"
+        size = amount(table.capacity.bits, "bit")
+        if _is_shared(costs, table.capacity.level):
+            verdict += ", by itself: weights and activations share it"
+        console.print(f"has to fit in {escape(table.capacity.level)} ({size}): {verdict}")
+    if table.name in costs.profile.budgets:
+        budget = hwbmpq.costs.parse_budget(table.name, str(costs.profile.budgets[table.name]))
+        over = [costs.label(w) for w in costs.widths if costs.total(table.name, w) > costs.limit(budget)]
+        verdict = f"[red]not met at {', '.join(over)}[/]" if over else "met at every width"
+        limit = amount(costs.limit(budget), table.unit)
+        console.print(f"default budget {costs.profile.budgets[table.name]} ({limit}): {verdict}")
+    if table.doubtful_figures:
+        console.print(f"[yellow]![/] rests on {_doubts(costs, table.doubtful_figures)}")
+    console.print()
+
+
+def _doubts(costs: "NetworkCosts", figures: Sequence["FigureUse"]) -> str:
+    return escape(", ".join(f"{spoken(costs.profile, figure.path)} ({figure.kind})" for figure in figures))
+
+
+def _is_shared(costs: "NetworkCosts", level: str) -> bool:
+    holds = next(memory.holds for memory in costs.profile.memory if memory.name == level)
+    return "weights" in holds and "activations" in holds
+
+
+def _remarks_on_network(costs: "NetworkCosts") -> list[str]:
+    """What holds whatever the cost."""
+    remarks = []
+    if costs.covered_macs < _NEARLY_ALL:
+        share = f"{costs.covered_macs:.1%}"
+        remarks.append(f"its layers have {share} of the MACs; products of activations are in no cost")
+    if len(costs.widths) == 1:
+        remarks.append(f"one width to choose from, W{costs.widths[0]}: nothing to allocate")
+    return remarks
+
+
+def _print_missing(console: Console, costs: "NetworkCosts") -> None:
+    for name, error in costs.missing.items():
+        hint = f" ({error.hint})" if error.hint else ""
+        console.print(f"[yellow]no {escape(name)}:[/] {escape(str(error) + hint)}")
+
+
+def print_comparison(console: Console, all_costs: Sequence["NetworkCosts"], *, title: str) -> None:
+    """What each width buys on each device: one table per cost."""
+    names = list(dict.fromkeys(name for costs in all_costs for name in [*costs.tables, *costs.missing]))
+    widths = sorted({width for costs in all_costs for width in costs.widths})
+    console.print(f"[bold]{escape(title)}, every layer at one weight width[/]\n")
+    for name in names:
+        for group in _side_by_side(console, all_costs):
+            view = plain_table(name)
+            view.add_column("", no_wrap=True)
+            for costs in group:
+                view.add_column(costs.profile.target, justify="right", no_wrap=True)
+                view.add_column("gain", justify="right", no_wrap=True)
+            for width in widths:
+                cells = [cell for costs in group for cell in _comparison_cells(costs, name, width)]
+                view.add_row(f"W{width}", *cells)
+            console.print(view)
+    console.print(
+        "[dim]gain: against the widest weights of the same device; ends stay at their own width[/]\n"
+    )
+    for costs in all_costs:
+        for remark in _remarks(costs):
+            console.print(f"[bold]{escape(costs.profile.target)}:[/] {remark}")
+        for name in names:
+            if name not in costs.tables and name not in costs.missing:
+                console.print(
+                    f"[bold]{escape(costs.profile.target)}:[/] [yellow]no {name}:[/] it has no model for it"
+                )
+
+
+def _side_by_side(console: Console, all_costs: Sequence["NetworkCosts"]) -> list[list["NetworkCosts"]]:
+    """Devices in groups that fit on a line."""
+    groups: list[list[NetworkCosts]] = [[]]
+    room = console.width - 6
+    for costs in all_costs:
+        needed = max(len(costs.profile.target), _AMOUNT) + len("gain ") + 5
+        if groups[-1] and needed > room:
+            groups.append([])
+            room = console.width - 6
+        groups[-1].append(costs)
+        room -= needed
+    return groups
+
+
+def _remarks(costs: "NetworkCosts") -> list[str]:
+    """What to know before believing a device's column."""
+    remarks = [escape(caveat) for caveat in costs.profile.caveats] + _remarks_on_network(costs)
+    flat = [name for name, table in costs.tables.items() if table.is_flat]
+    if flat:
+        remarks.append(f"widths do not change {', '.join(flat)}")
+    notes = dict.fromkeys(note for table in costs.tables.values() for note in table.notes)
+    remarks += [escape(note) for note in notes]
+    doubts = {figure.path: figure for table in costs.tables.values() for figure in table.doubtful_figures}
+    if doubts:
+        remarks.append(f"[yellow]rests on {_doubts(costs, list(doubts.values()))}[/]")
+    return remarks + [f"[yellow]no {name}:[/] {escape(str(error))}" for name, error in costs.missing.items()]
+
+
+def _comparison_cells(costs: "NetworkCosts", name: str, width: int) -> tuple[Text, Text]:
+    """The total at a width, and what it gains."""
+    if name not in costs.tables or width not in costs.widths:
+        return Text("·", style="dim"), Text("")
+    widest = max(costs.widths)
+    value, base = costs.total(name, width), costs.total(name, widest)
+    gain = base / value if value else 1.0
+    text = "" if width == widest else f"{gain:.2f}x"
+    return Text(amount(value, costs.tables[name].unit)), Text(text, style="green" if gain > 1.005 else "dim")

@@ -1,0 +1,94 @@
+"""Frontiers as a picture."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from hwbmpq.errors import HwbmpqError
+from hwbmpq.units import scale
+
+if TYPE_CHECKING:
+    from hwbmpq.allocate import Frontier
+
+_DECADE = 10
+# Okabe and Ito's colours, which colour-blind readers can tell apart.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+
+
+def plot_frontiers(
+    frontiers: "Mapping[str, Frontier]",
+    costs: Sequence[str],
+    units: Mapping[str, str],
+    path: Path,
+    *,
+    title: str,
+    objective: str,
+) -> None:
+    """The objective over a cost, one line per device; with two costs, points coloured by the objective."""
+    with matplotlib.rc_context({"svg.fonttype": "none", "font.size": 10}):
+        figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+        axes = figure.add_subplot()
+        draw = _draw_points if len(costs) > 1 else _draw_lines
+        draw(figure, axes, frontiers, costs, units, objective)
+        axes.set_title(title if len(frontiers) > 1 else f"{title} on {next(iter(frontiers))}")
+        axes.grid(alpha=0.3)
+        if len(frontiers) > 1:
+            axes.legend(frameon=False)
+        try:
+            figure.savefig(path, dpi=160, metadata={"Title": f"Frontier of {title}"})
+        except OSError as error:
+            raise HwbmpqError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _axis(frontiers: "Mapping[str, Frontier]", position: int, unit: str) -> tuple[str, float]:
+    largest = max(float(frontier.totals[:, position].max()) for frontier in frontiers.values())
+    return scale(largest, unit)
+
+
+def _draw_lines(
+    figure: Figure,
+    axes: Any,
+    frontiers: "Mapping[str, Frontier]",
+    costs: Sequence[str],
+    units: Mapping[str, str],
+    objective: str,
+) -> None:
+    name, size = _axis(frontiers, 0, units[costs[0]])
+    for position, (target, frontier) in enumerate(frontiers.items()):
+        axes.step(
+            frontier.totals[:, 0] / size,
+            100 * frontier.shares,
+            where="post",  # a budget between two points buys the cheaper one
+            marker="o" if len(frontier) <= 60 else "",
+            markersize=3,
+            color=_COLOURS[position % len(_COLOURS)],
+            label=target,
+        )
+    largest = [float(frontier.totals[:, 0].max()) for frontier in frontiers.values()]
+    if 0 < min(largest) * _DECADE < max(largest):
+        axes.set_xscale("log")  # devices that lie far apart
+    axes.set_ylim(-5, 105)
+    axes.set_xlabel(f"{costs[0]} ({name})")
+    axes.set_ylabel(f"objective ({objective}), % of its range")
+
+
+def _draw_points(
+    figure: Figure,
+    axes: Any,
+    frontiers: "Mapping[str, Frontier]",
+    costs: Sequence[str],
+    units: Mapping[str, str],
+    objective: str,
+) -> None:
+    (x_name, x_size), (y_name, y_size) = (_axis(frontiers, i, units[costs[i]]) for i in range(2))
+    for marker, (target, frontier) in zip("osD^vPX" * len(frontiers), frontiers.items(), strict=False):
+        x, y = frontier.totals[:, 0] / x_size, frontier.totals[:, 1] / y_size
+        points = axes.scatter(
+            x, y, c=100 * frontier.shares, cmap="viridis", vmin=0, vmax=100, marker=marker, label=target
+        )
+    figure.colorbar(points, ax=axes, label=f"objective ({objective}), % of its range")
+    axes.set_xlabel(f"{costs[0]} ({x_name})")
+    axes.set_ylabel(f"{costs[1]} ({y_name})")

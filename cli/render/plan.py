@@ -1,0 +1,281 @@
+"""Plans, and budgets that cannot be met, drawn for a terminal."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from hwbmpq.cli.render.tables import bar, largest_layers, plain_table, shorten
+from hwbmpq.units import amount
+
+if TYPE_CHECKING:
+    from hwbmpq.report import LayerReport, Plan
+    from hwbmpq.values import Precision
+
+_WIDE = 110
+_BAR = 6
+_NARROWEST_NAME = 12
+_NARROW = 76
+_LABELS, _AMOUNT = 36, 12  # columns of the table of costs
+_COLOURS = {2: "red", 3: "yellow", 4: "yellow", 5: "green", 6: "green", 7: "green", 8: "green"}
+
+
+def print_plan(
+    console: Console, plan: "Plan", *, title: str, all_rows: bool, remarks: Sequence[str] = ()
+) -> None:
+    shown = list(plan.layers) if all_rows else largest_layers(plan.layers)
+    console.print(_layer_table(console, plan, shown, title))
+    if len(shown) < len(plan.layers):
+        console.print(f"{len(plan.layers) - len(shown)} smaller layers are not shown; --all lists them")
+    if console.width >= _NARROW:
+        runner_up = "; runner-up: the next best width, and what it costs of the objective"
+        console.print(
+            f"[dim]needs: sensitivity, logarithmic{runner_up if plan.explanation is not None else ''}[/]"
+        )
+    console.print(_strip(plan))
+    console.print()
+    console.print(_cost_table(plan, console.width))
+    for line in [*_verdicts(plan), *_prices(plan)]:
+        console.print(line)
+    console.print()
+    for remark in [*remarks, *plan.remarks, *plan.sensitivity.remarks, *_capacity_remarks(plan)]:
+        console.print(f"[yellow]![/] {escape(remark)}")
+    for name, reason in plan.missing.items():
+        console.print(f"[yellow]no {escape(name)}:[/] {escape(reason)}")
+
+
+def _layer_table(console: Console, plan: "Plan", shown: "Sequence[LayerReport]", title: str) -> Table:
+    is_wide, is_narrow = console.width >= _WIDE, console.width < _NARROW
+    budgeted = [name for name, cost in plan.costs.items() if cost.budget is not None]
+    others = [name for name in plan.costs if name not in budgeted] if is_wide else []
+    additive = [name for name in [*budgeted, *others] if name in plan.layers[0].costs]
+    costs = additive[: 4 if is_wide else 1 if is_narrow else 2]
+    explains = plan.explanation is not None and not is_narrow
+    table = plain_table(f"{title} on {plan.target}")
+    table.add_column("layer", no_wrap=True)
+    if is_wide:
+        table.add_column("kind", no_wrap=True)
+    table.add_column("weights", justify="right", no_wrap=True)
+    if not is_narrow:
+        table.add_column("needs", no_wrap=True)
+    table.add_column("width", no_wrap=True)
+    for name in costs:
+        table.add_column(name, justify="right", no_wrap=True)
+    if explains:
+        table.add_column("runner-up", no_wrap=True)
+    # What the other columns take: two spaces each, and their widest content.
+    taken = (
+        20
+        + 11 * len(costs)
+        + (16 if is_wide else 0)
+        + (0 if is_narrow else _BAR + 2)
+        + (12 if explains else 0)
+    )
+    bars = _log_bars(plan.layers)
+    for layer in shown:
+        cells: list[Any] = [Text(shorten(layer.name, max(_NARROWEST_NAME, console.width - taken)))]
+        cells += [layer.kind] if is_wide else []
+        cells += [f"{layer.parameters:,}"]
+        cells += [] if is_narrow else [bars[layer.name]]
+        cells += [_width(layer)]
+        cells += [amount(layer.costs[name], plan.costs[name].unit) for name in costs]
+        cells += [_runner_up(plan, layer)] if explains else []
+        table.add_row(*cells)
+    return table
+
+
+def _log_bars(layers: "Sequence[LayerReport]") -> dict[str, str]:
+    """A bar for each score on a logarithmic scale, since they span decades; the layers with a choice make the scale."""
+    logs = {layer.name: math.log(layer.sensitivity) for layer in layers if layer.sensitivity > 0}
+    free = [logs[layer.name] for layer in layers if layer.name in logs and not layer.is_fixed] or [
+        *logs.values()
+    ]
+    if not free:
+        return dict.fromkeys((layer.name for layer in layers), "")
+    low, high = min(free), max(free)
+    shares = {name: (log - low) / (high - low) if high > low else 1.0 for name, log in logs.items()}
+    return {
+        layer.name: bar(max(0.1, 0.1 + 0.9 * shares[layer.name]), _BAR) if layer.name in shares else ""
+        for layer in layers
+    }
+
+
+def _width(layer: "LayerReport") -> Text:
+    return Text(str(layer.precision), style=_style(layer.precision.weight_bits, layer.is_fixed))
+
+
+def _runner_up(plan: "Plan", layer: "LayerReport") -> Text:
+    """What the layer would have otherwise, and the share of the objective's range that it would cost."""
+    if layer.is_fixed:
+        return Text("fixed", style="dim")
+    assert plan.explanation is not None
+    if layer.name not in plan.explanation.runner_ups:
+        return Text("·", style="dim")
+    runner_up = plan.explanation.runner_ups[layer.name]
+    if runner_up is None:
+        return Text("none fits", style="dim")
+    low, high = plan.objective_range
+    return Text(
+        f"{_weights_of(runner_up.choice)} {_percent(-runner_up.loss / (high - low) if high > low else 0.0)}"
+    )
+
+
+def _weights_of(choice: Any) -> str:
+    """``W4``: the activations follow."""
+    return f"W{choice.weight_bits}"
+
+
+def _percent(share: float) -> str:
+    """``-3.1%``, ``-0.02%``; a change too small to show is not shown as none."""
+    if share == 0:
+        return "±0%"
+    if abs(share) < 0.0001:
+        return f"{'-' if share < 0 else '+'}<0.01%"
+    return f"{share:+.1%}" if abs(share) >= 0.01 else f"{share:+.2%}"
+
+
+def _strip(plan: "Plan") -> Text:
+    """The widths in the network's order, one character each."""
+    text = Text("widths in order: ")
+    fixed_names = frozenset(layer.name for layer in plan.layers if layer.is_fixed)
+    text.append_text(strip({layer.name: layer.precision for layer in plan.layers}, fixed_names))
+    counts = Counter(layer.precision.weight_bits for layer in plan.layers if not layer.is_fixed)
+    fixed = sum(layer.is_fixed for layer in plan.layers)
+    parts = [f"{count} at W{bits}" for bits, count in sorted(counts.items())]
+    text.append(f"  ({', '.join([*parts, *([f'{fixed} fixed'] if fixed else [])])})", style="dim")
+    return text
+
+
+def strip(bits: "Mapping[str, Precision]", fixed: frozenset[str]) -> Text:
+    """Weight widths in order, one character each: hexadecimal, a dot from 16 bits on."""
+    text = Text()
+    for name, precision in bits.items():
+        width = precision.weight_bits
+        text.append(f"{width:x}" if width < 16 else "·", style=_style(width, name in fixed))
+    return text
+
+
+def _style(weight_bits: int, is_fixed: bool) -> str:
+    return "dim" if is_fixed else _COLOURS.get(weight_bits, "")
+
+
+def _cost_table(plan: "Plan", width: int) -> Table:
+    """Costs across, those without a budget only where there is room; this plan, its budgets and alternatives down."""
+    room = max(1, (width - _LABELS) // _AMOUNT)
+    order = sorted(plan.costs.values(), key=lambda cost: cost.budget is None)[:room]
+    costs = [cost for cost in plan.costs.values() if cost in order]
+    table = plain_table("Costs")
+    table.add_column("", no_wrap=True)
+    for cost in costs:
+        table.add_column(cost.name, justify="right", overflow="fold")
+    table.add_column("objective", justify="right", no_wrap=True)
+    units = [cost.unit for cost in costs]
+
+    def add(label: str, numbers: Sequence[float | None], objective: float | None, style: str = "") -> None:
+        cells = [
+            "" if n is None or not math.isfinite(n) else amount(n, u)
+            for n, u in zip(numbers, units, strict=True)
+        ]
+        share = "" if objective is None else f"{plan.share_of_range(objective):.1%}"
+        table.add_row(label, *cells, share, style=style)
+
+    add("this plan", [cost.total for cost in costs], plan.allocation.objective, "bold")
+    add("budget", [cost.budget for cost in costs], None)
+    add("left", [None if c.budget is None else c.budget - c.total for c in costs], None)
+    table.add_section()
+    for alternative in plan.alternatives:
+        label = f"all {alternative.label}" + ("" if alternative.fits else ", over budget")
+        add(
+            label,
+            [alternative.costs[c.name] for c in costs],
+            alternative.objective,
+            "" if alternative.fits else "red",
+        )
+    if any(cost.float_total is not None for cost in costs):
+        add("float", [cost.float_total for cost in costs], None)
+    return table
+
+
+def _verdicts(plan: "Plan") -> list[str]:
+    allocation = plan.allocation
+    lines = [
+        f"{_proof(plan)}; the objective is a share of its range, from every layer at its worst to its best width"
+    ]
+    memory = plan.costs.get("memory")
+    if memory is not None and memory.float_total:
+        lines.append(f"weights are {memory.float_total / memory.total:.1f} times smaller than in float")
+    best = plan.best_uniform
+    if len(plan.alternatives) < 2 or not plan.is_optimized:
+        return lines
+    if best is None:
+        lines.append("no single width fits the budgets; mixed widths do")
+    elif not plan.is_no_better_than_uniform:
+        here, there = plan.share_of_range(allocation.objective), plan.share_of_range(best.objective)
+        lines.append(
+            f"mixed widths reach {here:.1%}; the best single width that fits, {best.label}, {there:.1%}"
+        )
+    else:
+        lines.append(
+            f"[yellow]mixed widths are no better than {best.label} for all layers, which fits too[/]"
+        )
+    return lines
+
+
+def _proof(plan: "Plan") -> str:
+    allocation = plan.allocation
+    if not plan.is_optimized:
+        return f"widths by {allocation.solver}, which optimises nothing"
+    took = f" in {allocation.seconds:.1f} s" if allocation.seconds >= 1 else ""
+    if allocation.optimal:
+        return f"[green]proven optimal[/] by {allocation.solver}{took}"
+    return f"[yellow]not proven[/]: the best may be {allocation.gap:.2g} better, relatively ({allocation.solver}){took}"
+
+
+def _prices(plan: "Plan") -> list[str]:
+    if plan.explanation is None:
+        return []
+    lines = []
+    for price in plan.explanation.prices:
+        unit = plan.costs[price.cost].unit
+        gain = f"{_percent(price.share)} of the range" if price.gain > 0 else "nothing"
+        lines.append(
+            f"{price.cost} +{amount(price.increase, unit)} would buy {gain}{_spelled_changes(price.changes)}"
+        )
+    for cost, change in plan.explanation.if_grown.items():
+        unit = plan.costs[cost].unit
+        if change is None:
+            lines.append(f"more {cost} would buy nothing")
+        else:
+            step = amount(change.budget, unit)
+            lines.append(f"first to change if {cost} grew, at {step}{_spelled_changes(change.changes)}")
+    for cost, change in plan.explanation.if_shrunk.items():
+        if change is None:
+            lines.append(f"{cost} cannot be smaller")
+        else:
+            lines.append(f"first to change if {cost} shrank{_spelled_changes(change.changes)}")
+    if not plan.explanation.is_complete:
+        lines.append("[yellow]there was no time for every runner-up (·)[/]")
+    return lines
+
+
+def _spelled_changes(changes: Mapping[str, Any]) -> str:
+    if not changes:
+        return ""
+    shown = [f"{escape(layer)} to {choice}" for layer, choice in list(changes.items())[:3]]
+    more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
+    return f": {', '.join(shown)}{more}"
+
+
+def _capacity_remarks(plan: "Plan") -> list[str]:
+    remarks: dict[tuple[str, float], str] = {}
+    for name, cost in plan.costs.items():
+        if cost.capacity is not None and cost.total > cost.capacity[1]:
+            level, bits = cost.capacity
+            text = f"{name} ({amount(cost.total, cost.unit)}) does not fit in {level} ({amount(bits, 'bit')})"
+            remarks.setdefault((level, cost.total), text)
+    return list(remarks.values())

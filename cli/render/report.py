@@ -1,0 +1,169 @@
+"""Reports of runs drawn for a terminal."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+
+from hwbmpq.cli.render.plan import print_plan, strip
+from hwbmpq.cli.render.run import changed, times
+from hwbmpq.cli.render.tables import counted, plain_table, shorten
+from hwbmpq.units import amount
+from hwbmpq.values import Precision
+
+if TYPE_CHECKING:
+    from hwbmpq.report import Headline, RunReport
+
+_MOST_MOVES = 12
+_MOST_EPOCHS = 12
+_NARROWEST_NAME = 12
+
+
+def print_report(console: Console, report: "RunReport", *, all_rows: bool = False) -> None:
+    """Headlines, the plan's tables, training, moves, coverage, figures that need care, and how it was made."""
+    console.print(
+        f"[bold]{escape(report.facts.title)}[/] on {escape(report.facts.target)}: {escape(report.state)}, {escape(report.name)}\n"
+    )
+    _print_headlines(console, report)
+    if report.plan is not None:
+        print_plan(console, report.plan, title=report.facts.title, all_rows=all_rows)
+        console.print()
+    _print_epochs(console, report)
+    _print_moves(console, report, all_rows=all_rows)
+    _print_coverage(console, report)
+    _print_figures(console, report)
+    _print_origin(console, report)
+
+
+def _print_headlines(console: Console, report: "RunReport") -> None:
+    table = plain_table("Result")
+    table.add_column("", no_wrap=True)
+    table.add_column("", justify="right", no_wrap=True)
+    table.add_column("budget", justify="right", no_wrap=True)
+    table.add_column("in float", justify="right", no_wrap=True)
+    for one in report.headlines:
+        style = {True: "green", False: "red", None: ""}[one.is_met]
+        table.add_row(
+            one.name,
+            Text(_spoken(one, one.value), style=style),
+            "" if one.budget is None else _spoken(one, one.budget),
+            "" if one.reference is None else _spoken(one, one.reference),
+        )
+    console.print(table)
+
+
+def _spoken(headline: "Headline", value: float) -> str:
+    return f"{value:.2f} %" if headline.unit == "%" else amount(value, headline.unit)
+
+
+def _print_epochs(console: Console, report: "RunReport") -> None:
+    if not any(epoch.epoch for epoch in report.epochs):
+        return
+    table = plain_table("Training")
+    for heading in ("epoch", "loss", "test accuracy"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("weight bits, layers in order", overflow="ellipsis", no_wrap=True)
+    step = -(-len(report.epochs) // _MOST_EPOCHS)
+    fixed = frozenset(layer.name for layer in report.facts.layers if layer.is_end)
+    for epoch in [*report.epochs[:-1:step], report.epochs[-1]]:
+        bits = {
+            layer.name: Precision(weight_bits=width, activation_bits=width)
+            for layer, width in zip(report.facts.layers, epoch.weight_bits, strict=True)
+        }
+        loss = "" if epoch.loss is None else f"{epoch.loss:.3f}"
+        table.add_row(str(epoch.epoch), loss, f"{epoch.test_accuracy:.2%}", strip(bits, fixed))
+    console.print(table)
+
+
+def _print_moves(console: Console, report: "RunReport", *, all_rows: bool) -> None:
+    decisions = sum(epoch.has_decision for epoch in report.epochs)
+    if not decisions:
+        return
+    moved = Counter(move.epoch for move in report.moves)
+    console.print(f"widths were decided {times(decisions)}; they {changed(len(moved))}")
+    shown = report.moves if all_rows else report.moves[-_MOST_MOVES:]
+    room = max(_NARROWEST_NAME, console.width // 3)
+    for move in shown:
+        console.print(
+            f"  after epoch {move.epoch}: {escape(shorten(move.layer, room))} {move.before} to {move.after}; {escape(move.why)}"
+        )
+    if len(shown) < len(report.moves):
+        console.print(f"  {len(report.moves) - len(shown)} earlier moves are not shown; --all lists them")
+    console.print()
+
+
+def _print_coverage(console: Console, report: "RunReport") -> None:
+    facts = report.facts
+    if report.is_in_float:
+        console.print("nothing is quantized: the run is in float")
+        return
+    covered = sum(layer.parameters for layer in facts.layers)
+    share = covered / facts.parameters if facts.parameters else 1.0
+    left = ", ".join(
+        f"{entry.reason} {entry.parameters:,}" for entry in facts.unquantized if entry.parameters
+    )
+    console.print(
+        f"{share:.2%} of {facts.parameters:,} parameters are quantized"
+        + (f"; in float: {escape(left)}" if left else "")
+    )
+
+
+def _print_figures(console: Console, report: "RunReport") -> None:
+    if report.is_in_float:
+        return
+    doubtful = [use for use in report.facts.figures if use.is_doubtful]
+    console.print(
+        f"the costs rest on {counted(len(report.facts.figures), 'figure')}, each with its source in the page"
+    )
+    for use in doubtful:
+        note = f": {use.note}" if use.note else ""
+        console.print(
+            f"[yellow]![/] {escape(use.path)} = {use.value:.6g} {escape(use.unit)} is {use.kind}{escape(note)}"
+        )
+
+
+def _print_origin(console: Console, report: "RunReport") -> None:
+    if report.facts.command:
+        console.print(f"[dim]made by:[/] {escape(' '.join(report.facts.command))}")
+    versions = ", ".join(f"{name} {version}" for name, version in report.facts.versions.items())
+    console.print(f"[dim]{escape(versions)}[/]")
+
+
+def print_comparison(console: Console, reports: "Sequence[RunReport]") -> None:
+    """Several runs side by side."""
+    table = plain_table(f"{len(reports)} runs")
+    table.add_column("run", overflow="fold")
+    names = _by_interest(reports)
+    room = max(1, (console.width - 30) // 14)
+    for name in names[:room]:
+        table.add_column(name, justify="right")
+    for report in reports:
+        by_name = {one.name: one for one in report.headlines}
+        cells = [_cell(by_name.get(name)) for name in names[:room]]
+        table.add_row(Text(report.name), *cells)
+    console.print(table)
+    for report in reports:
+        line = Text(f"{report.name}: {report.facts.title} on {report.facts.target}, {report.state}")
+        if report.plan is not None:
+            fixed = frozenset(layer.name for layer in report.plan.layers if layer.is_fixed)
+            line.append("; ").append_text(
+                strip({layer.name: layer.precision for layer in report.plan.layers}, fixed)
+            )
+        console.print(line)
+
+
+def _by_interest(reports: "Sequence[RunReport]") -> list[str]:
+    """Accuracy first, then what has a budget, then the rest: a narrow terminal has room for a few."""
+    found = {one.name: one for report in reports for one in report.headlines}
+    order = sorted(found.values(), key=lambda one: (one.unit != "%", one.budget is None))
+    return [one.name for one in order]
+
+
+def _cell(headline: "Headline | None") -> Text:
+    if headline is None:
+        return Text("·", style="dim")
+    style = {True: "green", False: "red", None: ""}[headline.is_met]
+    return Text(_spoken(headline, headline.value), style=style)

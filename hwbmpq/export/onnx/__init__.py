@@ -1,0 +1,1 @@
+"""A quantized network as an ONNX graph, in the forms that runtimes take."""

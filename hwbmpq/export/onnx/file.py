@@ -1,0 +1,281 @@
+"""A quantized network as an ONNX file."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from math import ceil
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import torch
+from numpy.typing import NDArray
+from onnx_ir.passes import common as passes
+from torch import Tensor, nn
+
+import hwbmpq
+from hwbmpq.errors import HwbmpqError
+from hwbmpq.export.onnx import checksum, matmul_nbits, qdq, qonnx_form
+from hwbmpq.export.onnx.edits import GraphEditor
+from hwbmpq.export.onnx.int8_form import Int8Plan, lower_for_int8
+from hwbmpq.export.onnx.products import Product, find_products, fold_batchnorm
+from hwbmpq.export.onnx.storage import TWO_BIT_OPSET, stored_width
+from hwbmpq.export.onnx.trace import MARK_DOMAIN, TRACED_OPSET, MarkedGraph, trace_marked
+from hwbmpq.export.packed.size import SizeAccount, SizeLine
+from hwbmpq.export.runtime.onnxruntime import LARGEST_FILE, as_input, output_ranges
+from hwbmpq.export.stored_weights import StoredWeight, stored_weights
+from hwbmpq.io import atomic_write
+
+Form = Literal["qdq", "int8", "qonnx"]
+_IR_VERSION = {TRACED_OPSET: 10, TWO_BIT_OPSET: 13}
+_MOST_NAMES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxGraph:
+    """A graph, serialized, and what its readers should know about it."""
+
+    content: bytes
+    form: Form
+    opset: int
+    has_dynamic_batch: bool
+    folded_norms: int
+    integer_layers: tuple[str, ...]
+    """Layers that become integer kernels of ONNX Runtime."""
+    matmul_nbits_layers: tuple[str, ...]
+    """Linear layers that become MatMulNBits, which only ONNX Runtime has."""
+    unsigned_layers: tuple[str, ...]
+    """Of the integer layers: those that take the slower kernel, which is exact on every processor."""
+    added_roundings: int
+    """Tensors that are rounded to a byte although the network does not."""
+    widened: Mapping[int, int]
+    """Widths of weights that ONNX has no type for, and the next wider ones that hold them."""
+    account: SizeAccount
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What to say aloud."""
+        found = [
+            f"{bits}-bit weights are stored as {width}-bit integers" for bits, width in self.widened.items()
+        ]
+        if self.form == "int8" and self.integer_layers:
+            found.append(
+                f"{len(self.integer_layers)} layers run as 8-bit integer kernels: weights of fewer bits are widened to bytes"
+            )
+        elif self.form == "int8" and not self.matmul_nbits_layers:
+            found.append(
+                "no layer has weights and activations of 8 bits or fewer: all run in float; that takes a target with 8-bit activations, "
+                "such as mpic or x86_onnxruntime"
+            )
+        if self.unsigned_layers:
+            found.append(
+                f"{len(self.unsigned_layers)} of them take a slower kernel that is exact on any processor; for Arm, and x86 with "
+                "VNNI: --runtime-compat int8-vnni"
+            )
+        if self.matmul_nbits_layers:
+            found.append(
+                f"{_listed(self.matmul_nbits_layers)}: by MatMulNBits, fast for one input at a time; it rounds its input to bytes"
+            )
+        if self.added_roundings:
+            found.append(
+                f"what {self.added_roundings} layers give is rounded to 8 bits, which the network keeps in float: answers differ"
+            )
+        if not self.has_dynamic_batch:
+            found.append("the graph takes one input at a time")
+        return tuple(found)
+
+
+def onnx_graph(
+    model: nn.Module,
+    example_input: Tensor,
+    *,
+    form: Form = "qdq",
+    calibration: Iterable[NDArray[np.float32]] | None = None,
+    accumulates_int32: bool = False,
+    facts: Mapping[str, Any] | None = None,
+) -> OnnxGraph:
+    """A quantized network as an ONNX graph; the network is left as it was.
+
+    ``qdq`` is standard ONNX and computes what the network computes, to float rounding. ``int8`` is the form that ONNX
+    Runtime fuses into integer kernels; it needs ``calibration`` images (batches as the network takes them) for the ranges
+    of tensors that those kernels round and the network does not; without, ``example_input`` serves. ``accumulates_int32`` makes 8-bit
+    weights faster on processors that add products of bytes in 32 bits (Arm, x86 with VNNI), and wrong on others. ``qonnx`` has Quant
+    nodes, which are not ONNX's own. ``facts`` are kept in the file's metadata.
+    """
+    if form not in get_args(Form):
+        raise HwbmpqError(
+            f"no form of ONNX graphs is called {form!r}", hint=f"use {', '.join(get_args(Form))}"
+        )
+    _check_kind(model)
+    weights = stored_weights(model, example_input)
+    # Those who read Quant nodes want to know all shapes.
+    traced = trace_marked(model, example_input, weights, any_batch=form != "qonnx")
+    lowering = _Lowering(traced, weights, facts or {})
+    if form == "int8":
+        batches = [as_input(example_input)] if calibration is None else list(calibration)
+        if not batches:
+            raise HwbmpqError(
+                "there are no images to calibrate with", hint="leave calibration out, or give some"
+            )
+        lowering.to_int8(_Lowering(traced, weights, {}), batches, accumulates_int32=accumulates_int32)
+    elif form == "qonnx":
+        lowering.to_qonnx()
+    else:
+        lowering.to_qdq()
+    return lowering.finished(form)
+
+
+def _check_kind(model: nn.Module) -> None:
+    kinds = {value.dtype for value in model.parameters() if value.is_floating_point()} - {torch.float32}
+    if kinds:
+        names = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
+        raise HwbmpqError(
+            f"the network has parameters of {names}; ONNX files are written of float32 ones",
+            hint="export model.float()",
+        )
+
+
+def write_onnx(graph: OnnxGraph, path: str | Path) -> Path:
+    """Write a graph to a file, which is whole at any moment, or not there yet."""
+    path = Path(path)
+    with atomic_write(path) as file:
+        file.write(graph.content)
+    return path
+
+
+class _Lowering:
+    """One copy of a traced graph on its way to plain ONNX."""
+
+    def __init__(
+        self, traced: MarkedGraph, weights: Mapping[str, StoredWeight], facts: Mapping[str, Any]
+    ) -> None:
+        self.traced = traced.copy()
+        self.facts = facts
+        self.weights = weights
+        self.editor = GraphEditor(self.graph)
+        self.products = find_products(self.traced, weights)
+        self.folded = fold_batchnorm(self.products, self.editor)
+        self.plan: Int8Plan | None = None
+
+    @property
+    def graph(self) -> ir.Graph:
+        return self.traced.model.graph
+
+    def to_qdq(self) -> None:
+        for product in self.products:
+            qdq.lower_weight(product, self.editor)
+        for mark in list(qdq.activation_marks(self.traced)):
+            qdq.lower_activation(mark, self.editor)
+
+    def to_qonnx(self) -> None:
+        for product in self.products:
+            qonnx_form.lower_weight(product, self.editor)
+        for mark in list(qdq.activation_marks(self.traced)):
+            qonnx_form.lower_activation(mark, self.editor)
+        self.traced.model.opset_imports[qonnx_form.QUANT_DOMAIN] = 1
+
+    def to_int8(
+        self, exact: "_Lowering", batches: Iterable[NDArray[np.float32]], *, accumulates_int32: bool
+    ) -> None:
+        """``exact`` is another copy, which gives the ranges."""
+        marks = _by_node(qdq.activation_marks(self.traced))
+        self.plan = Int8Plan(products=self.products, marks=marks, accumulates_int32=accumulates_int32)
+        exact.to_qdq()
+        ranges = (
+            output_ranges(exact.content(also=tuple(self.plan.rounded)), batches) if self.plan.rounded else {}
+        )
+        lower_for_int8(self.plan, ranges, self.editor)
+        if self.plan.matmul_nbits:
+            self.traced.model.opset_imports[matmul_nbits.DOMAIN] = 1
+
+    def content(self, also: tuple[str, ...] = ()) -> bytes:
+        """The graph in bytes, checked; ``also`` names values that it gives as well."""
+        graph = self.graph
+        values = {value.name: value for node in graph for value in node.outputs}
+        graph.outputs.extend(values[name] for name in also)
+        passes.RemoveUnusedNodesPass()(self.traced.model)
+        passes.DeduplicateHashedInitializersPass()(
+            self.traced.model
+        )  # of layers that run twice or share a weight
+        passes.ClearMetadataAndDocStringPass()(self.traced.model)  # where in whose source a node came from
+        self.traced.model.opset_imports.pop(MARK_DOMAIN, None)
+        self.traced.model.opset_imports[""] = self.opset
+        self.traced.model.ir_version = _IR_VERSION[self.opset]
+        proto = ir.to_proto(self.traced.model)
+        proto.producer_name, proto.producer_version = "hwbmpq", hwbmpq.__version__
+        facts = {f"hwbmpq.{key}": json.dumps(value) for key, value in self.facts.items()}
+        onnx.helper.set_model_props(proto, {**facts, checksum.KEY: checksum.BLANK})
+        content = checksum.add_checksum(proto.SerializeToString())
+        if len(content) > LARGEST_FILE:
+            raise HwbmpqError("the graph is larger than the 2 GiB that an ONNX file holds")
+        onnx.checker.check_model(content, full_check=True)
+        return content
+
+    @property
+    def opset(self) -> int:
+        kinds = {value.dtype for value in self.graph.initializers.values()}
+        return TWO_BIT_OPSET if kinds & {ir.DataType.INT2, ir.DataType.UINT2} else TRACED_OPSET
+
+    def finished(self, form: Form) -> OnnxGraph:
+        content = self.content()
+        odd = sorted(
+            {product.bits for product in self.products if stored_width(product.bits) != product.bits}
+        )
+        integer, blocked = ({}, ()) if self.plan is None else (self.plan.integer, self.plan.matmul_nbits)
+        return OnnxGraph(
+            content=content,
+            form=form,
+            opset=self.opset,
+            has_dynamic_batch=self.traced.has_dynamic_batch,
+            folded_norms=len(self.folded),
+            integer_layers=_layers(integer),
+            matmul_nbits_layers=_layers(blocked),
+            unsigned_layers=_layers(product for product, weight in integer.items() if weight.zero),
+            added_roundings=0 if self.plan is None else len(self.plan.rounded),
+            widened={bits: stored_width(bits) for bits in odd} if form == "qdq" else {},
+            account=_account(self.graph, self.weights, len(content)),
+        )
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(names) if len(names) <= _MOST_NAMES else f"{len(names)} linear layers"
+
+
+def _layers(products: Iterable[Product]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(product.layer for product in products))
+
+
+def _by_node(marks: Iterable[qdq.ActivationMark]) -> dict[ir.Node, qdq.ActivationMark]:
+    return {mark.node: mark for mark in marks}
+
+
+def _account(graph: ir.Graph, weights: Mapping[str, StoredWeight], total: int) -> SizeAccount:
+    """Where the bytes of a file are. What was foretold are the weights at their widths: what a memory budget counts."""
+    found = dict.fromkeys(("weights", "scales and ranges", "biases and norms", "other constants"), 0)
+    for name, value in graph.initializers.items():
+        assert value.const_value is not None
+        found[_purpose(name)] += value.const_value.nbytes
+    found["graph"] = total - sum(found.values())
+    # A weight that layers share counts once.
+    bits = {
+        blake2b(stored.codes.numpy().tobytes()).digest(): stored.codes.numel() * stored.bits
+        for stored in weights.values()
+    }
+    budgeted = ceil(sum(bits.values()) / 8)
+    return SizeAccount(
+        lines=tuple(
+            SizeLine(label=label, predicted_bytes=budgeted if label == "weights" else 0, actual_bytes=size)
+            for label, size in found.items()
+        )
+    )
+
+
+def _purpose(name: str) -> str:
+    if ".weight_codes" in name or ".weight_float" in name:
+        return "weights"
+    if any(part in name for part in ("_scale", "_zero", "_low", "_high")):
+        return "scales and ranges"
+    return "biases and norms" if ".bias" in name else "other constants"

@@ -1,0 +1,1 @@
+"""``model.safetensors``: a quantized network whose weights take the bits that they were given."""

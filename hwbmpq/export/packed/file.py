@@ -1,0 +1,155 @@
+"""A packed file, checked in itself; whether it fits a network is for ``restore`` to find."""
+
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from hwbmpq.export.packed.bitpack import PackingError, packed_length, unpack
+from hwbmpq.export.packed.container import DTYPES, PackedFileError
+from hwbmpq.export.packed.container_reader import Container, Stored, parse_json, read_container, short
+from hwbmpq.export.packed.schema import INPUTS, SCALES, SCHEMA, PackedLayer, PackedMetadata
+from hwbmpq.export.stored_weights import StoredWeight, canonical_codes
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedFile:
+    """Metadata, and tensors that are read when asked for."""
+
+    metadata: PackedMetadata
+    container: Container
+
+    @property
+    def path(self) -> Path:
+        return self.container.path
+
+    @property
+    def stored(self) -> dict[str, Stored]:
+        """The network's own tensors that are stored as they are, by name."""
+        packed = {layer.weight for layer in self.metadata.packed_once()}
+        return {
+            name: where
+            for name, where in self.container.tensors.items()
+            if name not in packed and name not in (SCALES, INPUTS)
+        }
+
+    def tensor(self, name: str) -> Tensor:
+        return self.container.tensor(name)
+
+    def weights(self) -> dict[str, StoredWeight]:
+        """The packed weights by layer; layers that share one get the same."""
+        once = self.metadata.packed_once()
+        found: dict[str, StoredWeight] = {}
+        if once:
+            counts = [prod(layer.scale_shape) for layer in once]
+            parts = torch.split(self._scales(), counts)
+            for layer, scale in zip(once, parts, strict=True):
+                found[layer.weight] = self._weight(layer, scale.view(layer.scale_shape))
+        return {
+            layer.name: found[self.metadata.stored_name(layer.weight)]
+            for layer in self.metadata.layers
+            if layer.is_packed
+        }
+
+    def clipping_points(self) -> Tensor:
+        """(quantizers, 2): α, and the largest magnitude observed."""
+        points = self.tensor(INPUTS)
+        if not bool(torch.isfinite(points).all()) or bool((points[:, 1] < 0).any()):
+            raise PackedFileError(f"{self.path}: {INPUTS} holds values that are no clipping points")
+        return points
+
+    def _scales(self) -> Tensor:
+        scales = self.tensor(SCALES)
+        if not bool((torch.isfinite(scales) & (scales > 0)).all()):
+            raise PackedFileError(f"{self.path}: {SCALES} holds values that are no scales")
+        return scales
+
+    def _weight(self, layer: PackedLayer, scale: Tensor) -> StoredWeight:
+        try:
+            codes = unpack(self.container.bytes_of(layer.weight), layer.weight_bits, layer.elements)
+        except PackingError as error:
+            raise PackedFileError(f"{self.path}: {layer.weight}: {error}") from error
+        exact = torch.float64 if layer.dtype == "F64" else torch.float32
+        weight = StoredWeight(
+            codes=torch.from_numpy(codes).view(layer.shape),
+            scale=scale.to(exact),
+            bits=layer.weight_bits,
+            channel_axis=layer.channel_axis,
+            is_computed=layer.is_computed,
+        )
+        self._check_stable(layer, weight)
+        return weight
+
+    def _check_stable(self, layer: PackedLayer, weight: StoredWeight) -> None:
+        """The network will quantize these values again, and must find the codes that are stored."""
+        values = weight.values().to(DTYPES[layer.dtype])
+        codes, scale = canonical_codes(values, weight.bits, weight.channel_axis)
+        if not torch.equal(codes, weight.codes.to(codes.dtype)) or not torch.equal(scale, weight.scale):
+            raise PackedFileError(f"{self.path}: {layer.weight}: codes and scales do not belong together")
+
+
+def read_packed(path: str | Path) -> PackedFile:
+    """Read and check a file that ``save_packed`` wrote. Never runs code from it."""
+    container = read_container(Path(path))
+    metadata = _metadata(container)
+    file = PackedFile(metadata=metadata, container=container)
+    _check_names(metadata, container)
+    _check_ours(metadata, container)
+    return file
+
+
+def _metadata(container: Container) -> PackedMetadata:
+    content = parse_json(container.metadata, container.path, "metadata")
+    if content.get("schema") != SCHEMA:
+        raise PackedFileError(
+            f"{container.path} has the schema {short(content.get('schema'))}, this hwbmpq reads {SCHEMA}",
+            hint="a newer hwbmpq may read it",
+        )
+    try:
+        return PackedMetadata.model_validate_json(container.metadata)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"])) or "metadata"
+        raise PackedFileError(f"{container.path}: {field[:200]}: {first['msg'][:300]}") from error
+
+
+def _check_names(metadata: PackedMetadata, container: Container) -> None:
+    tensors, path = container.tensors, container.path
+    wanted = {INPUTS, *metadata.shared.values()} | {layer.weight for layer in metadata.packed_once()}
+    if missing := sorted(wanted - set(tensors)):
+        raise PackedFileError(f"{path}: the tensor {short(missing[0])} is missing")
+    if twice := sorted(set(metadata.shared) & set(tensors)):
+        raise PackedFileError(f"{path}: {short(twice[0])} is stored, and said to be another tensor")
+    by_weight = {layer.weight: layer for layer in metadata.layers}
+    for layer in metadata.layers:
+        owner = by_weight.get(metadata.stored_name(layer.weight), layer)
+        if layer.is_packed and _kind(layer) != _kind(owner):
+            raise PackedFileError(
+                f"{path}: layers {short(layer.name)} and {short(owner.name)} share one weight, "
+                "but describe it differently"
+            )
+
+
+def _kind(layer: PackedLayer) -> tuple[object, ...]:
+    return layer.shape, layer.weight_bits, layer.channel_axis, layer.is_packed, layer.is_computed, layer.dtype
+
+
+def _check_ours(metadata: PackedMetadata, container: Container) -> None:
+    """Types and lengths of the tensors that are packed, or not the network's own."""
+    once = metadata.packed_once()
+    expected: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {
+        layer.weight: ((packed_length(layer.elements, layer.weight_bits),), ("U8",)) for layer in once
+    }
+    expected[INPUTS] = ((len(metadata.quantizers), 2), ("F32", "F64"))
+    if once:
+        expected[SCALES] = ((sum(prod(layer.scale_shape) for layer in once),), ("F32", "F64"))
+    elif SCALES in container.tensors:
+        raise PackedFileError(f"{container.path}: {SCALES} belongs to no weight")
+    for name, (shape, dtypes) in expected.items():
+        found = container.tensors.get(name)
+        if found is None or found.shape != shape or found.dtype not in dtypes:
+            is_there = "is missing" if found is None else f"is {found.dtype} {found.shape}"
+            raise PackedFileError(f"{container.path}: {short(name)} {is_there}, not {dtypes[0]} {shape}")

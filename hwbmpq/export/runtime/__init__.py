@@ -1,0 +1,1 @@
+"""Running exported files: answers, comparisons and timings."""

@@ -1,0 +1,110 @@
+"""Running ONNX files in ONNX Runtime."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hwbmpq.errors import HwbmpqError
+from hwbmpq.export.onnx.checksum import verify_checksum
+
+_NO_LOG = 4
+"""Errors are raised; saying them twice helps nobody."""
+LARGEST_FILE = 2**31 - 1
+"""Protocol buffers hold no more."""
+
+
+UNPACKING = {"session.disable_quant_qdq": "1"}
+"""Session options that make ONNX Runtime turn weights into floats once, when it loads a file, instead of at each run."""
+
+
+class OnnxNetwork:
+    """An ONNX file, or its bytes, ready to run on the CPU: images in, outputs out.
+
+    ``unpacks`` turns weights into floats when the file is loaded: about as fast as float, and as large in memory.
+    """
+
+    def __init__(
+        self, model: str | Path | bytes, *, threads: int = 0, unpacks: bool = False, optimizes: bool = True
+    ) -> None:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = _NO_LOG
+        options.intra_op_num_threads = threads  # 0: as many as there are cores
+        if not optimizes:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        for name, value in UNPACKING.items() if unpacks else ():
+            options.add_session_config_entry(name, value)
+        what = "the graph" if isinstance(model, bytes) else str(model)
+        # From memory: what a file says about other files is not followed.
+        content = model if isinstance(model, bytes) else _read(Path(model))
+        self.has_checksum = verify_checksum(content, what)
+        """Whether there is a checksum, which is right then: somebody else's files have none."""
+        try:
+            self.session = onnxruntime.InferenceSession(
+                content, options, ["CPUExecutionProvider"], enable_fallback=0
+            )
+        except Exception as error:  # ONNX Runtime's types have no common base but this one
+            raise HwbmpqError(f"ONNX Runtime cannot load {what}: {str(error).splitlines()[0]}") from error
+        self.input = self.session.get_inputs()[0]
+        batch = self.input.shape[0]
+        self.batch = batch if isinstance(batch, int) else None
+        """The only batch size that it takes, or None for any."""
+
+    def __call__(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
+        return self.outputs(images)[0]
+
+    def outputs(self, images: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+        """All outputs for a batch, whatever its size."""
+        size = self.batch or len(images)
+        parts = [self._run(images[start : start + size]) for start in range(0, len(images), size)]
+        return [np.concatenate(tensors) for tensors in zip(*parts, strict=True)]
+
+    def as_module(self) -> nn.Module:
+        """The same for whom expects a network of torch."""
+        return _Module(self)
+
+    def _run(self, images: NDArray[np.float32]) -> Sequence[NDArray[np.float32]]:
+        try:
+            return self.session.run(None, {self.input.name: images})  # type: ignore[no-any-return]
+        except Exception as error:
+            raise HwbmpqError(f"ONNX Runtime failed: {str(error).splitlines()[0]}") from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise HwbmpqError(f"{path} is larger than an ONNX file can be")
+        return path.read_bytes()
+    except OSError as error:
+        raise HwbmpqError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+class _Module(nn.Module):
+    def __init__(self, network: OnnxNetwork) -> None:
+        super().__init__()
+        self._network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.from_numpy(self._network(as_input(images)))
+
+
+def as_input(images: Tensor) -> NDArray[np.float32]:
+    """A batch as ONNX Runtime takes it."""
+    return np.ascontiguousarray(images.detach().float().cpu().numpy())
+
+
+def output_ranges(model: bytes, batches: Iterable[NDArray[np.float32]]) -> dict[str, tuple[float, float]]:
+    """The least and the largest value of every output over some batches."""
+    # Optimized, ONNX Runtime 1.31 may lose an output that is also read inside the graph.
+    network = OnnxNetwork(model, optimizes=False)
+    names = [output.name for output in network.session.get_outputs()]
+    found: dict[str, tuple[float, float]] = {}
+    for outputs in (network.outputs(images) for images in batches):
+        for name, values in zip(names, outputs, strict=True):
+            low, high = found.get(name, (np.inf, -np.inf))
+            found[name] = (min(low, float(values.min())), max(high, float(values.max())))
+    return found

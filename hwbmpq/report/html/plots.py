@@ -1,0 +1,202 @@
+"""Plots of one report: widths over depth and over time, costs by layer."""
+
+import math
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from hwbmpq.report import LayerReport, Plan, RunReport
+from hwbmpq.report.html.colours import DISTINCT, of_width
+from hwbmpq.report.html.plot_style import (
+    WIDE,
+    Plot,
+    add_legend,
+    add_width_legend,
+    label_layers,
+    make_logarithmic,
+    short,
+)
+from hwbmpq.report.html.svg import INK, Tips, draw
+from hwbmpq.units import amount
+
+_MOST_LAYERS, _MOST_ROWS = 30, 60
+_ROW = 0.22
+
+
+def widths_plot(report: RunReport) -> Plot | None:
+    """Bits, sensitivity and parameters over the depth."""
+    if report.plan is None:
+        return None
+    layers = report.plan.layers
+    total = sum(layer.parameters for layer in layers) or 1
+
+    def paint(figure: Figure) -> Tips:
+        top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=(2, 1.3, 1.3))
+        tips = {}
+        for place, layer in enumerate(layers):
+            bits = layer.precision.weight_bits
+            (rectangle,) = top.bar(place, bits, color=of_width(bits), width=0.85)
+            rectangle.set_gid(f"layer{place}")
+            tips[f"layer{place}"] = (
+                f"{layer.name}: {layer.precision}{', fixed' if layer.is_fixed else ''}; {layer.parameters:,} weights "
+                f"({layer.parameters / total:.1%}), sensitivity {layer.sensitivity:.3g}"
+            )
+        scores = [layer.sensitivity for layer in layers]
+        middle.bar(range(len(layers)), scores, color=DISTINCT[0], width=0.85)
+        if min(scores, default=0) > 0:
+            make_logarithmic(middle)
+        shares = [100 * layer.parameters / total for layer in layers]
+        bottom.bar(range(len(layers)), shares, color=DISTINCT[1], width=0.85)
+        for axes in (top, middle):
+            axes.grid(visible=False, axis="x")
+        top.set_ylabel("weight bits")
+        middle.set_ylabel("sensitivity")
+        bottom.set_ylabel("weights (%)")
+        bottom.set_xlabel("layer, in the network's order")
+        add_width_legend(top, [layer.precision.weight_bits for layer in layers])
+        label_layers(bottom, [layer.name for layer in layers])
+        return tips
+
+    counts = {
+        bits: sum(layer.precision.weight_bits == bits for layer in layers)
+        for bits in sorted({layer.precision.weight_bits for layer in layers})
+    }
+    spoken = ", ".join(f"{count} at {bits} bits" for bits, count in counts.items())
+    return Plot(
+        name="widths",
+        title="Widths over the network's depth",
+        caption=f"{len(layers)} layers: {spoken}. Below each layer its sensitivity ({report.plan.sensitivity.method}) and its "
+        "share of the weights.",
+        svg=draw("widths", (WIDE, 6.0), paint),
+    )
+
+
+def moves_plot(report: RunReport) -> Plot | None:
+    """Epoch × layer, coloured by width; a mark where a decision moved a layer."""
+    epochs, layers = report.epochs, report.facts.layers
+    if len(epochs) < 2 or report.is_in_float:
+        return None
+
+    def paint(figure: Figure) -> Tips:
+        axes = figure.subplots()
+        tips = _draw_stretches(axes, report) | _draw_moves(axes, report)
+        axes.set_xlim(epochs[0].epoch - 0.5, epochs[-1].epoch + 0.5)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel("epoch")
+        axes.grid(visible=False)
+        _label_rows(axes, [layer.name for layer in layers])
+        add_width_legend(axes, [bits for epoch in epochs for bits in epoch.weight_bits])
+        return tips
+
+    decisions = sum(epoch.has_decision for epoch in epochs)
+    height = min(16.0, 1.6 + _ROW * min(len(layers), _MOST_ROWS))
+    return Plot(
+        name="moves",
+        title="How the widths moved during training",
+        caption=f"{decisions} decisions (dotted lines) moved {len(report.moves)} layers (circles; point at one for the reason).",
+        svg=draw("moves", (WIDE, height), paint),
+    )
+
+
+def _label_rows(axes: Axes, names: Sequence[str]) -> None:
+    """Names on the left, from the top, as many as can be read."""
+    places = range(0, len(names), max(1, math.ceil(len(names) / _MOST_ROWS)))
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.set_yticks(list(places), [short(names[place]) for place in places], fontsize=8)
+    axes.set_ylabel("layer")
+
+
+def _draw_stretches(axes: Axes, report: RunReport) -> dict[str, str]:
+    """A bar for every stretch of epochs in which a layer kept its width."""
+    tips = {}
+    for row, layer in enumerate(report.facts.layers):
+        for start, end, bits in _stretches([epoch.weight_bits[row] for epoch in report.epochs]):
+            first, last = report.epochs[start].epoch, report.epochs[end - 1].epoch
+            (piece,) = axes.barh(row, last - first + 1, left=first - 0.5, height=0.9, color=of_width(bits))
+            piece.set_gid(f"stretch{row}-{start}")
+            tips[f"stretch{row}-{start}"] = f"{layer.name}: {bits} bits, epochs {first} to {last}"
+    return tips
+
+
+def _draw_moves(axes: Axes, report: RunReport) -> dict[str, str]:
+    """A line for every decision, and a circle for every layer that it moved."""
+    rows = {layer.name: row for row, layer in enumerate(report.facts.layers)}
+    tips = {}
+    for epoch in report.epochs:
+        if epoch.has_decision:
+            axes.axvline(epoch.epoch + 0.5, color=INK, linewidth=0.8, linestyle=":")
+    for number, move in enumerate(report.moves):
+        place = (move.epoch + 0.5, rows[move.layer])
+        (mark,) = axes.plot(*place, "o", color="#ffffff", markeredgecolor="#000000", markersize=6)
+        mark.set_gid(f"move{number}")
+        tips[f"move{number}"] = (
+            f"after epoch {move.epoch}: {move.layer} {move.before} to {move.after}; {move.why}"
+        )
+    return tips
+
+
+def _stretches(widths: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Start, end and width of every stretch of equal widths."""
+    found, start = [], 0
+    for place in range(1, len(widths) + 1):
+        if place == len(widths) or widths[place] != widths[start]:
+            found.append((start, place, widths[start]))
+            start = place
+    return found
+
+
+def breakdown_plot(report: RunReport) -> Plot | None:
+    """Each cost, layer by layer."""
+    plan = report.plan
+    if plan is None:
+        return None
+    costs = [name for name in plan.costs if name in plan.layers[0].costs]
+    if not costs:
+        return None
+    shown = _dearest(plan, costs)
+
+    def paint(figure: Figure) -> Tips:
+        axes = figure.subplots()
+        tips = _draw_costs(axes, plan, shown, costs)
+        axes.set_xlabel("share of the layers' sum (%)")
+        axes.grid(visible=False, axis="y")
+        _label_rows(axes, [layer.name for layer in shown])
+        add_legend(axes, {name: DISTINCT[number % len(DISTINCT)] for number, name in enumerate(costs)})
+        return tips
+
+    is_part = len(shown) < len(plan.layers)
+    part = f"the {len(shown)} dearest of {len(plan.layers)} layers" if is_part else "all layers"
+    return Plot(
+        name="breakdown",
+        title="What each layer costs",
+        caption=f"Shares of {', '.join(costs)}, {part}.",
+        svg=draw("breakdown", (WIDE, 1.4 + max(3, len(shown)) * 0.3), paint),
+    )
+
+
+def _sum_of(plan: Plan, cost: str) -> float:
+    return float(sum(layer.costs[cost] for layer in plan.layers)) or 1.0
+
+
+def _dearest(plan: Plan, costs: Sequence[str]) -> list[LayerReport]:
+    """The layers that take the most of any cost, in the network's order."""
+    totals = {name: _sum_of(plan, name) for name in costs}
+    order = sorted(plan.layers, key=lambda one: -max(one.costs[name] / totals[name] for name in costs))
+    names = {layer.name for layer in order[:_MOST_LAYERS]}
+    return [layer for layer in plan.layers if layer.name in names]
+
+
+def _draw_costs(axes: Axes, plan: Plan, shown: Sequence[LayerReport], costs: Sequence[str]) -> dict[str, str]:
+    height = 0.85 / len(costs)
+    tips = {}
+    for number, name in enumerate(costs):
+        total, colour = _sum_of(plan, name), DISTINCT[number % len(DISTINCT)]
+        for row, layer in enumerate(shown):
+            share, top = layer.costs[name] / total, row + number * height - 0.4
+            (piece,) = axes.barh(top, 100 * share, height=height, align="edge", color=colour)
+            piece.set_gid(f"cost{number}-{row}")
+            spoken = amount(layer.costs[name], plan.costs[name].unit)
+            tips[f"cost{number}-{row}"] = f"{layer.name}, {name}: {spoken}, {share:.1%} of the layers' sum"
+    return tips

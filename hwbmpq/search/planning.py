@@ -1,0 +1,227 @@
+"""Widths without training: from a described network to a plan, and what it is worth."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hwbmpq.allocate import (
+    Allocation,
+    AllocationError,
+    Explanation,
+    Frontier,
+    explain,
+    frontier,
+    solve,
+    values_for,
+)
+from hwbmpq.allocate.problem import AllocationProblem, build_problem
+from hwbmpq.data import LabelledImages
+from hwbmpq.errors import HwbmpqError
+from hwbmpq.graph import LayerGraph
+from hwbmpq.hardware import uniform
+from hwbmpq.report import Alternative, CostReport, LayerReport, Plan
+from hwbmpq.search.space import Choices, SearchSpace
+from hwbmpq.sensitivity import measure_sensitivity
+from hwbmpq.sensitivity.loss import first_tensor
+from hwbmpq.values import FLOAT_BITS, Sensitivity
+
+MEASURING_BATCH = 16
+"""Images in a batch of the calibration pass."""
+_EXTRA_BITS = 8 * 10 * 1024
+"""+10 KiB: what a memory budget is asked to grow by."""
+
+
+def measure(
+    network: nn.Module,
+    graph: LayerGraph,
+    choices: Sequence[Choices],
+    images: LabelledImages | None,
+    *,
+    method: str = "enbg",
+    batch_size: int = MEASURING_BATCH,
+    on_batch: Callable[[int], None] | None = None,
+) -> Sensitivity:
+    """Sensitivity by a short calibration pass, for the candidates of one or several devices; no training."""
+    widths = {
+        layer.name: sorted({p.weight_bits for options in choices for p in options[layer.name]})
+        for layer in graph
+    }
+    widest = {layer.name: max(p for options in choices for p in options[layer.name]) for layer in graph}
+    batches, remarks = (None, ()) if images is None else _labelled(network, images, batch_size)
+    found = measure_sensitivity(
+        network, graph, batches, method=method, precisions=widest, widths=widths, on_batch=on_batch
+    )
+    return replace(found, remarks=(*found.remarks, *remarks))
+
+
+def _labelled(
+    network: nn.Module, images: LabelledImages, batch_size: int
+) -> tuple[Iterator[tuple[Tensor, Tensor]], tuple[str, ...]]:
+    """Batches for a network; if the labels are not those of its classes, with its own predictions as labels."""
+    first = next(images.batches(1))[0]
+    outputs = _predict(network, first).shape[-1]
+    if outputs == images.classes:
+        return images.batches(batch_size), (f"calibrated on {len(images)} images of {images.name}",)
+    batches = ((x, _predict(network, x).argmax(dim=-1)) for x, _ in images.batches(batch_size))
+    return batches, (
+        f"calibrated on {len(images)} images of {images.name}, labelled by the network itself: it has {outputs} "
+        f"classes, the images have {images.classes}",
+    )
+
+
+def _predict(network: nn.Module, images: Tensor) -> Tensor:
+    was_training = network.training
+    network.eval()
+    try:
+        with torch.no_grad():
+            output = first_tensor(network(images))
+    finally:
+        network.train(was_training)
+    if output is None:
+        raise HwbmpqError("the network returns no tensor: there is nothing to calibrate on")
+    return output
+
+
+def plan(
+    space: SearchSpace,
+    sensitivity: Sensitivity,
+    *,
+    objective: str = "linear",
+    solver: str = "auto",
+    time_limit: float | None = None,
+    with_explanation: bool = True,
+    on_step: Callable[[int, int], None] | None = None,
+) -> Plan:
+    """The widths that are worth the most within the budgets; ``InfeasibleBudget`` if there are none."""
+    _check_names(space, sensitivity)
+    costs = space.costs
+    values = values_for(sensitivity, space.choices, objective)
+    allocation = solve(
+        values, costs.tables, space.limits, space.graph.ties, solver=solver, time_limit=time_limit
+    )
+    return report_on(
+        space,
+        sensitivity,
+        allocation,
+        objective=objective,
+        with_explanation=with_explanation,
+        on_step=on_step,
+    )
+
+
+def report_on(
+    space: SearchSpace,
+    sensitivity: Sensitivity,
+    allocation: Allocation,
+    *,
+    objective: str = "linear",
+    is_optimized: bool = True,
+    with_explanation: bool = False,
+    on_step: Callable[[int, int], None] | None = None,
+) -> Plan:
+    """The report of an allocation, whoever made it: its costs, and the one-width alternatives beside it."""
+    costs = space.costs
+    values = values_for(sensitivity, space.choices, objective)
+    problem = build_problem(values, costs.tables, space.limits, space.graph.ties)
+    allocation = replace(allocation, objective=problem.objective(allocation.bits), problem=problem)
+    explanation: Explanation | None = None
+    if with_explanation:
+        extra = {name: [_EXTRA_BITS] for name in space.limits if costs.table(name).unit == "bit"}
+        explanation = explain(allocation, increases=extra, on_step=on_step)
+    return Plan(
+        target=costs.profile.target,
+        objective=objective,
+        sensitivity=sensitivity,
+        layers=tuple(_layer_reports(space, sensitivity, allocation)),
+        costs={name: _cost_report(space, name, allocation) for name in costs.tables},
+        allocation=allocation,
+        alternatives=tuple(_alternative(space, problem, width) for width in costs.widths),
+        explanation=explanation,
+        objective_range=problem.objective_range,
+        is_optimized=is_optimized,
+        remarks=(*space.remarks, *(_objective_remarks(objective, costs.widths) if is_optimized else ())),
+        missing={name: str(error) for name, error in costs.missing.items()},
+    )
+
+
+def _objective_remarks(objective: str, widths: Sequence[int]) -> list[str]:
+    if objective != "linear" or len(widths) < 3:
+        return []
+    return [
+        "with more than two widths the linear objective prefers extremes; the objective error weighs them"
+    ]
+
+
+def _check_names(space: SearchSpace, sensitivity: Sensitivity) -> None:
+    unknown = [name for name in sensitivity.scores if name not in space.choices]
+    if unknown:
+        raise AllocationError(
+            f"the sensitivity has scores for {', '.join(unknown[:5])}{' …' if len(unknown) > 5 else ''}, which the network "
+            "does not have",
+            hint="was it measured on this network?",
+        )
+
+
+def _layer_reports(
+    space: SearchSpace, sensitivity: Sensitivity, allocation: Allocation
+) -> Iterator[LayerReport]:
+    additive = {name: table for name, table in space.costs.tables.items() if table.is_additive}
+    for layer in space.graph:
+        precision: Any = allocation.bits[layer.name]
+        yield LayerReport(
+            name=layer.name,
+            kind=layer.kind,
+            parameters=layer.parameters,
+            sensitivity=sensitivity.scores[layer.name],
+            precision=precision,
+            is_fixed=len(space.choices[layer.name]) == 1,
+            costs={name: table[layer.name][precision] for name, table in additive.items()},
+        )
+
+
+def _cost_report(space: SearchSpace, name: str, allocation: Allocation) -> CostReport:
+    table = space.costs.table(name)
+    smallest, largest = space.costs.smallest_and_largest(name)
+    return CostReport(
+        name=name,
+        unit=table.unit,
+        total=allocation.costs[name],
+        budget=space.limits.get(name),
+        asked=space.asked.get(name, ""),
+        smallest=smallest,
+        largest=largest,
+        float_total=FLOAT_BITS * space.costs.weights if name == "memory" else None,
+        capacity=None if table.capacity is None else (table.capacity.level, table.capacity.bits),
+    )
+
+
+def _alternative(space: SearchSpace, problem: AllocationProblem, width: int) -> Alternative:
+    bits = uniform(space.choices, width)
+    totals = {name: table.total(bits) for name, table in space.costs.tables.items()}
+    return Alternative(
+        label=space.costs.label(width),
+        weight_bits=width,
+        costs=totals,
+        objective=problem.objective(bits),
+        fits=problem.is_within_budgets(bits),
+    )
+
+
+def trade_off(
+    space: SearchSpace,
+    sensitivity: Sensitivity,
+    costs: Sequence[str],
+    *,
+    objective: str = "linear",
+    samples: int = 24,
+    solver: str = "auto",
+    on_step: Callable[[int, int], None] | None = None,
+) -> Frontier:
+    """What each amount of a cost buys on a device, whatever the budgets are."""
+    _check_names(space, sensitivity)
+    values = values_for(sensitivity, space.choices, objective)
+    tables = {name: space.costs.table(name) for name in costs}
+    return frontier(values, tables, space.graph.ties, samples=samples, solver=solver, on_step=on_step)

@@ -1,0 +1,139 @@
+"""What is asked of an allocation: a network, a device, candidates and budgets. All but the sensitivity."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hwbmpq.costs import NetworkCosts, parse_budget, tabulate
+from hwbmpq.costs.lookup import SIZE_NOT_TIME
+from hwbmpq.graph import LayerGraph
+from hwbmpq.hardware import HardwareProfile, layer_candidates, trained_precisions
+from hwbmpq.values import Precision
+
+Budgets = Mapping[str, str | float]
+"""As people say them (``"350KiB"``, ``"12x"``), or numbers in the cost's own unit."""
+Choices = Mapping[str, tuple[Precision, ...]]
+
+DEFAULT_RANGE = 0.25
+"""Share of the way from the smallest to the largest memory that is allowed if nobody says what is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSpace:
+    """A network on a device under budgets: all but the sensitivity."""
+
+    graph: LayerGraph
+    costs: NetworkCosts
+    limits: Mapping[str, float]
+    """Budgets in the costs' own units."""
+    asked: Mapping[str, str]
+    """Budgets as they were said."""
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def choices(self) -> Choices:
+        return self.costs.choices
+
+    @property
+    def widest(self) -> dict[str, Precision]:
+        """Every layer at its widest candidate."""
+        return {name: max(options) for name, options in self.choices.items()}
+
+    def as_trained(self, bits: Mapping[str, Precision]) -> dict[str, Precision]:
+        """What to quantize the network at so that it computes as the device does with ``bits``."""
+        return trained_precisions(self.graph, self.costs.profile, bits)
+
+
+def build_search_space(
+    graph: LayerGraph,
+    profile: HardwareProfile,
+    budgets: Budgets | None = None,
+    *,
+    bits: Sequence[int] | None = None,
+    activation_bits: str | int = "auto",
+    needs_budget: bool = True,
+) -> SearchSpace:
+    """Candidates, costs and budgets of a network on a device; defaults come from the profile.
+
+    Without ``needs_budget`` only those count that are given.
+    """
+    said: Budgets = budgets or (profile.budgets if needs_budget else {})
+    parsed = {name: parse_budget(name, text) for name, text in said.items()}
+    wanted = list(dict.fromkeys(["memory", *profile.cost_models, *parsed]))
+    policy, why = _activation_policy(graph, profile, list(parsed) or ["memory"], bits, activation_bits)
+    choices = layer_candidates(graph, profile, bits, activation_bits=policy)
+    tables = tabulate(graph, profile, costs=wanted, choices=choices)
+    limits = {name: tables.limit(budget) for name, budget in parsed.items() if tables.table(name)}
+    asked = {name: str(text) for name, text in said.items()}
+    remarks = [why] if why else []
+    if not budgets and limits:
+        remarks.append(f"budgets of the profile: {', '.join(f'{n}={t}' for n, t in asked.items())}")
+    if not limits and needs_budget:
+        limits = {"memory": _default_memory(tables)}
+        asked = {"memory": f"{DEFAULT_RANGE:.0%} of the range"}
+        remarks.append(
+            "no budget was given and the profile has none: memory at its smallest value plus a quarter of the range"
+        )
+    remarks += [*_promotions(tables), *_findings(tables)]
+    if len(tables.widths) == 1:
+        remarks.append(f"W{tables.widths[0]} is the only candidate: there is nothing to allocate")
+    return SearchSpace(graph=graph, costs=tables, limits=limits, asked=asked, remarks=tuple(remarks))
+
+
+def _findings(costs: NetworkCosts) -> list[str]:
+    """What a measurement of the device says about widths and time, for this network and in general."""
+    table = costs.tables.get("latency")
+    is_measured = any(known.overheads is not None for known in costs.profile.tables.values())
+    if table is None or not is_measured:
+        return []
+    return [*(note for note in table.notes if SIZE_NOT_TIME in note), *costs.profile.caveats]
+
+
+def _promotions(costs: NetworkCosts) -> list[str]:
+    """Widths that the device stores or runs as wider ones."""
+    origins = (origin for t in costs.tables.values() for row in t.origins.values() for origin in row.values())
+    promoted = dict.fromkeys(origin.partition(";")[0] for origin in origins if "runs as" in origin)
+    return [f"{text}, and costs the same" for text in promoted]
+
+
+def _activation_policy(
+    graph: LayerGraph,
+    profile: HardwareProfile,
+    budgeted: Sequence[str],
+    bits: Sequence[int] | None,
+    asked: str | int,
+) -> tuple[str | int, str]:
+    """``auto``: the widest activations for all, unless a budget depends on them; then the same as the weights."""
+    if asked == "same":
+        return asked, _not_the_same(layer_candidates(graph, profile, bits, activation_bits="same"))
+    if asked != "auto":
+        return asked, ""
+    tables = []
+    for policy in ("widest", "same"):
+        choices = layer_candidates(graph, profile, bits, activation_bits=policy)
+        tables.append(tabulate(graph, profile, costs=budgeted, choices=choices))
+    widest, same = tables
+    depends = [
+        name
+        for name in budgeted
+        if any(widest.total(name, width) != same.total(name, width) for width in same.widths)
+    ]
+    if depends:
+        return "same", f"activations as wide as weights: the budget on {', '.join(depends)} depends on them"
+    if widest.choices == same.choices:
+        return "same", ""
+    label = widest.label(widest.widths[-1])
+    return "widest", f"one activation width for all ({label[label.index('A') :]}): no budget depends on it"
+
+
+def _not_the_same(choices: Choices) -> str:
+    """What to say if the device has no activations as narrow as the weights."""
+    free = {p for options in choices.values() if len(options) > 1 for p in options}
+    wider = sorted(p for p in free if p.activation_bits != p.weight_bits)
+    if not wider:
+        return ""
+    return f"the device has no activations as narrow as the weights: {', '.join(map(str, wider))}"
+
+
+def _default_memory(costs: NetworkCosts) -> float:
+    smallest, largest = costs.smallest_and_largest("memory")
+    return smallest + DEFAULT_RANGE * (largest - smallest)

@@ -1,0 +1,1 @@
+"""Post-training quantization: measure, allocate, round well, evaluate; no training."""

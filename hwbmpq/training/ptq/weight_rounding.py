@@ -1,0 +1,191 @@
+"""``round_weights``: float weights are replaced by quantized ones that do the least harm."""
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from hwbmpq.quant import assign, quantized_layers
+from hwbmpq.quant.layers import QuantizedLayer
+from hwbmpq.training.model_runs import Batches, images_of, modes_kept
+from hwbmpq.training.ptq.gptq import best_scale, damped, gptq_round, nearest_codes
+from hwbmpq.training.ptq.input_capture import CapturedInput, InputCapture
+from hwbmpq.values import FLOAT_BITS, Precision
+
+MOST_COLUMNS = 2**13
+"""Weights with more inputs each are rounded to nearest: their moments would take more than half a gigabyte."""
+_DTYPES = (torch.float32, torch.float64)
+_MOST_INPUTS = 2**14
+"""Inputs of a layer that one batch adds to its moments."""
+
+
+@torch.no_grad()
+def round_weights(
+    model: nn.Module, batches: Batches | None = None, *, on_layer: Callable[[int, int], None] | None = None
+) -> None:
+    """Change ``model`` in place: its quantized layers' weights become values that their quantizers leave as they are.
+
+    Scales are those with the least error, not those of the largest weight. With ``batches``, each layer in turn gets
+    the weights that come closest to what it computes in float, on inputs from the layers before it, which are
+    quantized by then. The weights still to be rounded make up for those that are (GPTQ), the bias for what is left
+    of the mean error. Without ``batches``, and in transposed convolutions, weights are rounded to nearest.
+
+    Left alone are weights at 32 bits, in half precision or shared, and those of layers that compute with
+    something else than their parameter. ``on_layer`` is called with the number of layers done and of all.
+    """
+    layers = _roundable(model)
+    seen: list[QuantizedLayer] = []
+    if batches is not None:
+        seen = _round_with_data(model, layers, images_of(model, batches), on_layer)
+    for layer in layers:
+        if layer not in seen and type(layer).__bases__[1].__module__.startswith("torch.nn."):
+            _round_to_nearest(layer)
+
+
+def _round_with_data(
+    model: nn.Module,
+    layers: Iterable[QuantizedLayer],
+    images: Sequence[Tensor],
+    on_layer: Callable[[int, int], None] | None,
+) -> list[QuantizedLayer]:
+    """Round what the images let us; returns these layers."""
+    reference = _float_copy(model).eval()
+    twins = dict(quantized_layers(reference))
+    with modes_kept(model):
+        calls = _calls_by_layer(model, layers, images[0][:1])
+        # One layer in a pass: with two at once, the second would not know what rounding did to the first.
+        with float_weights(calls) as precisions:
+            for done, (layer, count) in enumerate(calls.items()):
+                moments = _Moments(layer)
+                for batch in images:
+                    quantized = _columns(model, layer, batch, count)
+                    exact = _columns(reference, twins[layer.layer_name], batch, count)
+                    moments.add(quantized, exact)
+                layer.set_precision(precisions[layer])
+                _round_by(moments, layer)
+                if on_layer is not None:
+                    on_layer(done + 1, len(calls))
+    return list(calls)
+
+
+@contextmanager
+def float_weights(layers: Iterable[QuantizedLayer]) -> Iterator[dict[QuantizedLayer, Precision]]:
+    """Inside, the weights of ``layers`` are not quantized; yields what they were quantized at."""
+    before = {layer: layer.precision for layer in layers}
+    for layer, precision in before.items():
+        layer.set_precision(replace(precision, weight_bits=FLOAT_BITS))
+    try:
+        yield before
+    finally:
+        for layer, precision in before.items():
+            layer.set_precision(precision)
+
+
+def _roundable(model: nn.Module) -> list[QuantizedLayer]:
+    owners = Counter(
+        id(p) for module in model.modules() for p in module._parameters.values() if p is not None
+    )
+    found = []
+    for _, layer in quantized_layers(model):
+        weight = layer._parameters.get("weight")  # none if it is computed by a parametrization
+        if weight is None or owners[id(weight)] > 1 or weight.dtype not in _DTYPES:
+            continue
+        if layer.weight_bits != FLOAT_BITS:
+            found.append(layer)
+    return found
+
+
+def _float_copy(model: nn.Module) -> nn.Module:
+    in_float = Precision(weight_bits=FLOAT_BITS, activation_bits=FLOAT_BITS)
+    return assign(copy.deepcopy(model), {name: in_float for name, _ in quantized_layers(model)})
+
+
+def _round_to_nearest(layer: QuantizedLayer) -> None:
+    weight = cast(Tensor, layer.weight)
+    axis = layer.channel_axis
+    rows = weight.reshape(1, -1) if axis is None else weight.movedim(axis, 0).flatten(1)
+    scale = best_scale(rows, layer.weight_bits)
+    rounded = nearest_codes(rows, scale, layer.weight_bits) * scale
+    moved = weight.shape if axis is None else weight.movedim(axis, 0).shape
+    weight.copy_(rounded.view(moved) if axis is None else rounded.view(moved).movedim(0, axis))
+
+
+class _Enough(Exception):  # noqa: N818 (it is none: the rest of the forward pass is not needed)
+    pass
+
+
+def _calls_by_layer(
+    model: nn.Module, layers: Iterable[QuantizedLayer], images: Tensor
+) -> dict[QuantizedLayer, int]:
+    """How often each layer's weight is multiplied with in one pass, in order of the first time."""
+    seen: list[QuantizedLayer] = []
+    with InputCapture(layers, lambda product: seen.append(product.layer)):
+        model(images)
+    calls = Counter(seen)
+    return {layer: n for layer, n in calls.items() if cast(Tensor, layer.weight)[0].numel() <= MOST_COLUMNS}
+
+
+def _columns(model: nn.Module, layer: QuantizedLayer, images: Tensor, count: int) -> Tensor:
+    """What ``layer`` multiplies with in its first ``count`` products when ``model`` sees the images."""
+    found: list[Tensor] = []
+
+    def keep(product: CapturedInput) -> None:
+        found.append(product.columns(_MOST_INPUTS // count))
+        if len(found) == count:
+            raise _Enough
+
+    try:
+        with InputCapture([layer], keep):
+            model(images)
+    except _Enough:
+        pass
+    return torch.cat(found, dim=1)
+
+
+class _Moments:
+    """What is known of a layer's inputs, in the quantized and in the float network. Shapes: (groups, n, …)."""
+
+    def __init__(self, layer: QuantizedLayer) -> None:
+        like = cast(Tensor, layer.weight)
+        groups, n = getattr(layer, "groups", 1), like[0].numel()
+        self.products = like.new_zeros(groups, n, n)
+        """Sum of q·qᵀ for the quantized network's inputs q."""
+        self.drift = like.new_zeros(groups, n, n)
+        """Sum of (f - q)·qᵀ for the float network's inputs f."""
+        self.sums = like.new_zeros(2, groups, n, 1)
+        """Of q, and of f."""
+        self.count = 0
+
+    def add(self, quantized: Tensor, exact: Tensor) -> None:
+        self.products += quantized.transpose(1, 2) @ quantized
+        self.drift += (exact - quantized).transpose(1, 2) @ quantized
+        self.sums += torch.stack([quantized.sum(1), exact.sum(1)])[..., None]
+        self.count += quantized.shape[1]
+
+
+def _round_by(moments: _Moments, layer: QuantizedLayer) -> None:
+    weight = cast(Tensor, layer.weight)
+    groups, n = moments.products.shape[:2]
+    rows = weight.reshape(groups, -1, n)
+    target = rows + _make_up(rows @ moments.drift, moments.products)
+    importance = moments.products.diagonal(dim1=1, dim2=2)[:, None].expand_as(rows)
+    flat = (1, -1) if layer.channel_axis is None else (-1, n)
+    scale = best_scale(target.reshape(flat), layer.weight_bits, importance.reshape(flat))
+    scale = scale.view((1, 1, 1) if layer.channel_axis is None else (groups, -1, 1))
+    rounded = gptq_round(target, scale, layer.weight_bits, moments.products) * scale
+    bias = layer._parameters.get("bias")
+    if bias is not None:
+        quantized, exact = moments.sums / moments.count
+        bias.add_((rows @ exact - rounded @ quantized).flatten())
+    weight.copy_(rounded.view_as(weight))
+
+
+def _make_up(drift: Tensor, products: Tensor) -> Tensor:
+    """The change of weights that makes up, as far as it can, for inputs that differ from the float network's."""
+    solved: Tensor = torch.linalg.solve(damped(products), drift.double().transpose(1, 2))
+    return solved.transpose(1, 2).to(drift.dtype)
