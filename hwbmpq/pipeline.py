@@ -15,7 +15,7 @@ from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import describe
 from hwbmpq.hardware import load_profile
 from hwbmpq.quant import as_float, prepare
-from hwbmpq.report import Plan, RunFacts, report_on_run
+from hwbmpq.report import Plan, RunFacts, build_report, find_trade_off, read_facts
 from hwbmpq.search.allocator import BitAllocator
 from hwbmpq.search.decisions import Decision
 from hwbmpq.search.facts import facts_of as facts_of
@@ -97,8 +97,9 @@ def compress(
     allocator = make_allocator(network, data, settings)
     if on_ready is not None:
         on_ready()
-    if run is not None and distributed.rank() == 0 and not run.has_facts:
-        run.save_facts(_facts(allocator, data, settings, command).to_dict())
+    facts = None
+    if run is not None and distributed.rank() == 0:
+        facts = _facts(run, allocator, data, settings, command)
     if settings.epochs == 0:
         progress = calibrate_only(network, allocator, data, settings, run=run, hooks=hooks)
     else:
@@ -109,7 +110,8 @@ def compress(
         if on_trainer is not None:
             on_trainer(trainer)
         progress = trainer.run()
-    return _ended(network, allocator, progress, data, settings, run, seconds=time.monotonic() - start)
+    seconds = time.monotonic() - start
+    return _ended(network, allocator, progress, data, settings, run, facts, seconds=seconds)
 
 
 def _seed(number: int) -> None:
@@ -125,6 +127,7 @@ def _ended(
     data: ImageData,
     settings: RunSettings,
     run: RunDirectory | None,
+    facts: RunFacts | None,
     *,
     seconds: float,
 ) -> Compression:
@@ -138,31 +141,47 @@ def _ended(
         seconds=seconds,
         size=None if folder is None else _save_packed(network, data, settings, folder),
     )
-    if folder is not None:
+    if folder is not None and facts is not None:
         # Again: a run may have been cut off between its last checkpoint and the history that belongs to it.
         folder.save_history(progress.records)
-        folder.save_allocation(summary(result, settings))
-        write_report(folder)
+        content = summary(result, settings)
+        folder.save_allocation(content)
+        write_report(folder, facts, result, content)
     return result
 
 
 def _facts(
-    allocator: BitAllocator, data: ImageData, settings: RunSettings, command: Sequence[str]
+    run: RunDirectory, allocator: BitAllocator, data: ImageData, settings: RunSettings, command: Sequence[str]
 ) -> RunFacts:
+    """What a run's folder keeps from its start; a run that is resumed has it already."""
+    if run.has_facts:
+        return read_facts(run.path)
     size = settings.input or "x".join(map(str, data.test.input_size))
-    return facts_of(
+    facts = facts_of(
         allocator.space,
         title=f"{settings.model} at {size}",
         settings=settings.model_dump(mode="json"),
         command=command,
     )
+    run.save_facts(facts.to_dict())
+    return facts
 
 
-def write_report(run: RunDirectory) -> None:
-    """Write a run's page into its folder."""
+def write_report(run: RunDirectory, facts: RunFacts, result: Compression, content: Mapping[str, Any]) -> None:
+    """Write a run's page into its folder; ``content`` is the summary of the result."""
     from hwbmpq.report.html import write_page  # brings matplotlib along, which training does not need
 
-    write_page([report_on_run(run.path)], run.page)
+    plan = result.plan
+    last = result.decisions[-1].decided_by if result.decisions else None
+    report = build_report(
+        str(run.path),
+        facts,
+        plan,
+        history=result.progress.records,
+        result=content,
+        trade_off=None if plan is None else find_trade_off(facts, plan, last),
+    )
+    write_page([report], run.page)
 
 
 def _save_packed(

@@ -8,7 +8,7 @@ from hwbmpq.costs.between_layers import BetweenLayers
 from hwbmpq.costs.figures import FigureLog
 from hwbmpq.costs.geometry import positions, repeats
 from hwbmpq.costs.interpolate import Interpolator, shape_of
-from hwbmpq.costs.model import MS_PER_SECOND, CostOptions
+from hwbmpq.costs.model import MS_PER_SECOND, CostOptions, origin_text
 from hwbmpq.costs.registry import register
 from hwbmpq.costs.table import Candidates, CostRow, CostTable, FigureUse, Number, candidates_of
 from hwbmpq.errors import UnsupportedLayerError
@@ -20,7 +20,6 @@ from hwbmpq.hardware.widths import WidthFinder, op_of
 from hwbmpq.values import Layer, Precision
 
 Miss = Literal["error", "nearest", "macs_scaled", "interpolated"]
-SIZE_NOT_TIME = "fewer bits buy size, not time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +67,21 @@ class LookupTableCost(CostOptions):
         between = BetweenLayers.of(table, layers, precisions)
         costs: dict[str, dict[Precision, Number]] = {}
         origins: dict[str, dict[Precision, str]] = {}
+        promotions: dict[Precision, Precision] = {}
+        estimated: dict[str, None] = {}  # an ordered set
         for layer in layers:
             costs[layer.name], origins[layer.name] = {}, {}
             for precision, runs in finder.executions(op_of(layer), candidates_of(layer, precisions)):
                 found = reader.look_up(layer, runs.pair)
                 more = between.boundary(layer, runs.pair) if between else 0.0
                 costs[layer.name][precision] = (found.value * repeats(layer) + more) * factor
-                promoted = f"{precision} runs as {runs.pair.precision}; " if runs.is_promoted else ""
-                origins[layer.name][precision] = promoted + found.origin
+                origins[layer.name][precision] = origin_text(precision, runs, found.origin)
+                if runs.is_promoted:
+                    promotions[precision] = runs.pair.precision
+                if found.is_neighbour:
+                    estimated[layer.name] = None
         row = CostRow(costs=costs, constant=between.constant * factor if between else 0)
+        findings = _equal_widths(costs) if between else ()
         return CostTable(
             name="lookup_table",
             model="lookup_table",
@@ -88,8 +93,12 @@ class LookupTableCost(CostOptions):
                 *table.notes,
                 *self._batch_note(table),
                 *reader.notes,
-                *(_measured_notes(between, row, table) if between else ()),
+                *(_overhead_notes(between, row, table) if between else ()),
+                *findings,
             ),
+            promotions=promotions,
+            estimated=tuple(estimated),
+            findings=findings,
         )
 
     def _find(self, figures: FigureLog) -> tuple[LookupTableRef, LookupTable]:
@@ -112,17 +121,16 @@ class LookupTableCost(CostOptions):
         )
 
 
-def _measured_notes(between: BetweenLayers, row: CostRow, table: LookupTable) -> tuple[str, ...]:
+def _overhead_notes(between: BetweenLayers, row: CostRow, table: LookupTable) -> tuple[str, ...]:
     """Of a table that knows what is between the layers."""
     amount = f"{row.constant:.3g} {'uJ' if table.quantity == 'energy' else 'ms'}"
     return (
         f"{amount} of every total is for the call and for operations between the layers",
         *between.notes,
-        *_equal_notes(row.costs),
     )
 
 
-def _equal_notes(costs: Mapping[str, Mapping[Precision, Number]]) -> tuple[str, ...]:
+def _equal_widths(costs: Mapping[str, Mapping[Precision, Number]]) -> tuple[str, ...]:
     """Widths that one kernel runs, in all layers that have a choice."""
     by_precision: dict[Precision, list[Number]] = {}
     for choices in (choices for choices in costs.values() if len(choices) > 1):
@@ -132,7 +140,7 @@ def _equal_notes(costs: Mapping[str, Mapping[Precision, Number]]) -> tuple[str, 
     for precision, values in sorted(by_precision.items()):
         alike.setdefault(tuple(values), []).append(precision)
     return tuple(
-        f"{' and '.join(map(str, same))} take the same time in every layer: between them, {SIZE_NOT_TIME}"
+        f"{' and '.join(map(str, same))} take the same time in every layer: between them, fewer bits buy size, not time"
         for same in alike.values()
         if len(same) > 1
     )

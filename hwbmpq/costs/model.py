@@ -10,7 +10,7 @@ from hwbmpq.costs.figures import FigureLog
 from hwbmpq.costs.table import Candidates, Capacity, CostRow, CostTable, Number, candidates_of
 from hwbmpq.hardware.formats import WidthPair
 from hwbmpq.hardware.profile import HardwareProfile
-from hwbmpq.hardware.widths import WidthFinder, op_of
+from hwbmpq.hardware.widths import Execution, WidthFinder, op_of
 from hwbmpq.values import Layer, Precision
 
 
@@ -71,14 +71,14 @@ class LayerwiseCost(CostOptions):
         finder = WidthFinder(profile)
         costs: dict[str, dict[Precision, Number]] = {}
         origins: dict[str, dict[Precision, str]] = {}
+        promotions: dict[Precision, Precision] = {}
         for layer in layers:
             row = costs[layer.name] = {}
             for precision, runs in finder.executions(op_of(layer), candidates_of(layer, precisions)):
                 row[precision] = cost(layer, runs.pair)
-                origin = self.origin(layer, runs.pair)
                 if runs.is_promoted:
-                    origin = f"{precision} runs as {runs.pair.precision}" + (f"; {origin}" if origin else "")
-                if origin:
+                    promotions[precision] = runs.pair.precision
+                if origin := origin_text(precision, runs, self.origin(layer, runs.pair)):
                     origins.setdefault(layer.name, {})[precision] = origin
         capacity = self.capacity(figures)
         special = Counter(text for row in origins.values() for text in set(row.values()))
@@ -94,7 +94,14 @@ class LayerwiseCost(CostOptions):
                 *(f"{text} ({count} of {len(costs)} layers)" for text, count in special.items()),
             ),
             capacity=capacity,
+            promotions=promotions,
         )
+
+
+def origin_text(precision: Precision, runs: Execution, origin: str) -> str:
+    """Where a number comes from: ``W3A3 runs as W4A4; measured``."""
+    promoted = f"{precision} runs as {runs.pair.precision}" if runs.is_promoted else ""
+    return "; ".join(filter(None, [promoted, origin]))
 
 
 class CyclesLatency(LayerwiseCost):

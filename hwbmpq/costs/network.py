@@ -37,17 +37,20 @@ class NetworkCosts:
     @property
     def widths(self) -> tuple[int, ...]:
         """Weight widths that the layers between the ends may take, ascending."""
-        free = [precisions for name, precisions in self.choices.items() if name not in self.ends]
-        return tuple(
-            sorted({p.weight_bits for precisions in free or self.choices.values() for p in precisions})
-        )
+        return tuple(sorted({p.weight_bits for precisions in self._free.values() for p in precisions}))
+
+    @property
+    def _free(self) -> Mapping[str, tuple[Precision, ...]]:
+        """The choices of the layers between the ends, or of all if there are only ends."""
+        return {name: c for name, c in self.choices.items() if name not in self.ends} or self.choices
+
+    def typical(self, weight_bits: int) -> Precision:
+        """What most layers have with every layer at one weight width."""
+        return Counter(uniform(self._free, weight_bits).values()).most_common(1)[0][0]
 
     def label(self, weight_bits: int) -> str:
         """``W4A8``: a weight width with the activation width that most layers have then."""
-        chosen = uniform(
-            {n: c for n, c in self.choices.items() if n not in self.ends} or self.choices, weight_bits
-        )
-        most = Counter(precision for precision in chosen.values()).most_common(1)[0][0]
+        most = self.typical(weight_bits)
         return str(most) if most.weight_bits == weight_bits else f"W{weight_bits}"
 
     def table(self, cost: str) -> CostTable:

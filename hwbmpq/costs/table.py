@@ -2,11 +2,15 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import PlainSerializer, PlainValidator, TypeAdapter
 
 from hwbmpq.values import Layer, Precision
 
 Number = int | float
+WrittenPrecision = Annotated[Precision, PlainValidator(Precision.parse), PlainSerializer(str)]
+"""A precision that files keep as ``W4A8``."""
 Candidates = Sequence[Precision] | Mapping[str, Sequence[Precision]]
 """The precisions to cost: the same for all layers, or by layer name."""
 
@@ -22,7 +26,7 @@ class FigureUse:
 
     path: str
     """``clock.core_hz``, or the name of a constant of the cost model itself."""
-    value: float
+    value: Number
     unit: str
     kind: str
     sources: tuple[str, ...] = ()
@@ -43,7 +47,7 @@ class Capacity:
 class CostRow:
     """A sum over layers. Layers that are not in it add nothing."""
 
-    costs: Mapping[str, Mapping[Precision, Number]]
+    costs: Mapping[str, Mapping[WrittenPrecision, Number]]
     constant: Number = 0
     label: str = ""
     """What the sum is about, where a cost has several: a step of the schedule."""
@@ -61,10 +65,16 @@ class CostTable:
     rows: tuple[CostRow, ...]
     model: str = ""
     figures: tuple[FigureUse, ...] = ()
-    origins: Mapping[str, Mapping[Precision, str]] = field(default_factory=dict)
+    origins: Mapping[str, Mapping[WrittenPrecision, str]] = field(default_factory=dict)
     """Where single numbers come from, if not from the formula as it stands: promoted widths, neighbours."""
     notes: tuple[str, ...] = ()
     capacity: Capacity | None = None
+    promotions: Mapping[WrittenPrecision, WrittenPrecision] = field(default_factory=dict)
+    """Precisions without a kernel, and those that they run as."""
+    estimated: tuple[str, ...] = ()
+    """Layers with a number that is not a measurement of the layer itself, where the others are measured."""
+    findings: tuple[str, ...] = ()
+    """Those of the notes that say which widths a measurement found to be equally fast."""
 
     @classmethod
     def additive(
@@ -110,7 +120,7 @@ class CostTable:
     @property
     def is_flat(self) -> bool:
         """Whether layers have a choice of widths that run, and none of them changes anything."""
-        if any("runs as" in origin for row in self.origins.values() for origin in row.values()):
+        if self.promotions:
             return False  # some widths are not there at all
         all_choices = [choices for row in self.rows for choices in row.costs.values()]
         has_choice = any(len(choices) > 1 for choices in all_choices)
@@ -137,57 +147,13 @@ class CostTable:
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON; precisions as ``W4A8``."""
-        return {
-            "name": self.name,
-            "model": self.model,
-            "unit": self.unit,
-            "notes": list(self.notes),
-            "capacity": None
-            if self.capacity is None
-            else {"level": self.capacity.level, "bits": self.capacity.bits},
-            "figures": [
-                {
-                    "path": use.path,
-                    "value": use.value,
-                    "unit": use.unit,
-                    "kind": use.kind,
-                    "sources": list(use.sources),
-                    "note": use.note,
-                    "is_doubtful": use.is_doubtful,
-                }
-                for use in self.figures
-            ],
-            "rows": [
-                {"label": row.label, "constant": row.constant, "costs": _by_text(row.costs)}
-                for row in self.rows
-            ],
-            "origins": _by_text(self.origins),
-        }
+        content: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
+        return content
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "CostTable":
-        """What ``to_dict`` wrote."""
-        capacity = content["capacity"]
-        return cls(
-            name=content["name"],
-            model=content["model"],
-            unit=content["unit"],
-            notes=tuple(content["notes"]),
-            capacity=None if capacity is None else Capacity(**capacity),
-            figures=tuple(
-                FigureUse(**{**figure, "sources": tuple(figure["sources"])}) for figure in content["figures"]
-            ),
-            rows=tuple(CostRow(**{**row, "costs": _by_precision(row["costs"])}) for row in content["rows"]),
-            origins=_by_precision(content["origins"]),
-        )
+        """What ``to_dict`` wrote; ``ValueError`` if it is something else."""
+        return _ADAPTER.validate_python(content)
 
 
-def _by_precision(table: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[Precision, Any]]:
-    return {
-        layer: {Precision.parse(text): value for text, value in choices.items()}
-        for layer, choices in table.items()
-    }
-
-
-def _by_text(table: Mapping[str, Mapping[Precision, Any]]) -> dict[str, dict[str, Any]]:
-    return {layer: {str(p): value for p, value in choices.items()} for layer, choices in table.items()}
+_ADAPTER = TypeAdapter(CostTable)

@@ -110,13 +110,12 @@ def candidate(
     """Predict a network, and export it."""
     allocation = allocation_at(list(graph), profile, precision)
     table, total = predict(graph, profile, allocation)
-    origins = [origin for row in table.origins.values() for origin in row.values()]
     return Candidate(
         model=model,
         widths=str(precision),
         predicted_ms=total,
-        layers=len(origins),
-        measured_layers=sum(origin.startswith("measured") for origin in origins),
+        layers=len(allocation),
+        measured_layers=len(allocation) - len(table.estimated),
         graph=exported(allocation),
     )
 

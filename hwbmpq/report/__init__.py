@@ -8,6 +8,7 @@ from hwbmpq.report.plan import Alternative as Alternative
 from hwbmpq.report.plan import CostReport as CostReport
 from hwbmpq.report.plan import LayerReport as LayerReport
 from hwbmpq.report.plan import Plan as Plan
+from hwbmpq.report.run_folder import read_facts as read_facts
 from hwbmpq.report.run_folder import report_on_run as report_on_run
 from hwbmpq.report.run_report import Epoch as Epoch
 from hwbmpq.report.run_report import Headline as Headline

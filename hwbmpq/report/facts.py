@@ -1,10 +1,12 @@
 """What is known about a run before it begins: the network, the device, the costs, and how it was called."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
-from hwbmpq.costs.table import CostTable, FigureUse
+from pydantic import TypeAdapter, ValidationError
+
+from hwbmpq.costs.table import CostTable, FigureUse, Number
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.values import Precision, TieGroup
 
@@ -59,7 +61,7 @@ class RunFacts:
     macs: int
     traced_by: str
     tables: Mapping[str, CostTable]
-    limits: Mapping[str, float]
+    limits: Mapping[str, Number]
     """Budgets in the costs' own units."""
     sources: Mapping[str, str]
     """Where figures come from, by id."""
@@ -76,58 +78,36 @@ class RunFacts:
         return tuple(found.values())
 
     @property
+    def doubtful_figures(self) -> tuple[FigureUse, ...]:
+        return tuple(use for use in self.figures if use.is_doubtful)
+
+    @property
+    def covered_share(self) -> float:
+        """Share of the parameters that are weights of the layers."""
+        covered = sum(layer.parameters for layer in self.layers)
+        return covered / self.parameters if self.parameters else 1.0
+
+    @property
     def choices(self) -> dict[str, tuple[Precision, ...]]:
         """Candidates by layer."""
         additive = next(table for table in self.tables.values() if table.is_additive)
         return {name: tuple(costs) for name, costs in additive.rows[0].costs.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "schema": SCHEMA,
-            **{name: getattr(self, name) for name in _PLAIN},
-            **{name: [asdict(entry) for entry in getattr(self, name)] for name in _RECORDS},
-            "edges": [list(edge) for edge in self.edges],
-            "tables": {name: table.to_dict() for name, table in self.tables.items()},
-            "limits": dict(self.limits),
-            "sources": dict(self.sources),
-            "caveats": list(self.caveats),
-            "command": list(self.command),
-            "settings": dict(self.settings),
-            "versions": dict(self.versions),
-        }
+        return {"schema": SCHEMA, **_ADAPTER.dump_python(self, mode="json")}
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> "RunFacts":
+    def from_dict(cls, content: Any) -> "RunFacts":
         """What ``to_dict`` wrote; an error if it is something else."""
+        schema = content.get("schema") if isinstance(content, dict) else None
+        if schema != SCHEMA:
+            raise HwbmpqError(f"these are not the facts of a run: schema {schema!r}")
         try:
-            if content["schema"] != SCHEMA:
-                raise ValueError(f"schema {content['schema']!r}")
-            plain: dict[str, Any] = {name: content[name] for name in _PLAIN}
-            for name, kind in _RECORDS.items():
-                plain[name] = tuple(kind(**_with_tuples(entry)) for entry in content[name])
-            return cls(
-                **plain,
-                edges=tuple((start, end) for start, end in content["edges"]),
-                tables={name: CostTable.from_dict(table) for name, table in content["tables"].items()},
-                limits=dict(content["limits"]),
-                sources=dict(content["sources"]),
-                caveats=tuple(content["caveats"]),
-                command=tuple(content["command"]),
-                settings=dict(content["settings"]),
-                versions=dict(content["versions"]),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise HwbmpqError(f"these are no facts of a run: {type(error).__name__}: {error}") from None
+            return _ADAPTER.validate_python(content)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            raise HwbmpqError(f"these are not the facts of a run: {place}: {first['msg']}") from None
 
 
-_PLAIN = ("title", "target", "device", "parameters", "macs", "traced_by")
-_RECORDS: Mapping[str, type[Any]] = {
-    "layers": LayerFacts,
-    "ties": TieGroup,
-    "nodes": Node,
-    "unquantized": Unquantized,
-}
-
-
-def _with_tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
+_ADAPTER = TypeAdapter(RunFacts)

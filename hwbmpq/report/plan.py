@@ -1,11 +1,13 @@
 """The numbers of a plan, ready to be drawn or written: no printing here."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+from pydantic import PlainSerializer, PlainValidator, TypeAdapter
 
 from hwbmpq.allocate import Allocation, Explanation
-from hwbmpq.costs.table import Number
+from hwbmpq.costs.table import Number, WrittenPrecision
 from hwbmpq.values import Precision, Sensitivity
 
 _NO_DIFFERENCE = 1e-6
@@ -19,8 +21,8 @@ class LayerReport:
     name: str
     kind: str
     parameters: int
-    sensitivity: float
-    precision: Precision
+    sensitivity: Number
+    precision: WrittenPrecision
     is_fixed: bool
     costs: Mapping[str, Number]
     """Costs that add up over layers; others are not in it."""
@@ -53,8 +55,24 @@ class Alternative:
     label: str
     weight_bits: int
     costs: Mapping[str, Number]
-    objective: float
+    objective: Number
     fits: bool
+
+
+_WrittenAllocation = Annotated[
+    Allocation, PlainValidator(Allocation.from_dict), PlainSerializer(Allocation.to_dict)
+]
+_WrittenExplanation = Annotated[
+    Explanation,
+    PlainValidator(lambda content: Explanation.from_dict(content, Precision.parse)),
+    PlainSerializer(Explanation.to_dict),
+]
+_WrittenSensitivity = Annotated[
+    Sensitivity,
+    PlainValidator(lambda c: Sensitivity(method=c["method"], scores={}, remarks=tuple(c["remarks"]))),
+    PlainSerializer(lambda found: {"method": found.method, "remarks": list(found.remarks)}),
+]
+"""Without scores, which the layers have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,13 +81,13 @@ class Plan:
 
     target: str
     objective: str
-    sensitivity: Sensitivity
+    sensitivity: _WrittenSensitivity
     layers: tuple[LayerReport, ...]
     costs: Mapping[str, CostReport]
-    allocation: Allocation
+    allocation: _WrittenAllocation
     alternatives: tuple[Alternative, ...]
-    explanation: Explanation | None
-    objective_range: tuple[float, float]
+    explanation: _WrittenExplanation | None
+    objective_range: tuple[Number, Number]
     """Of the objective, from every layer at its worst to every layer at its best choice."""
     is_optimized: bool = True
     """Whether somebody looked for the best widths; a control did not."""
@@ -98,76 +116,21 @@ class Plan:
         return (objective - low) / (high - low) if high > low else 1.0
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "target": self.target,
-            "objective": self.objective,
-            "sensitivity": {"method": self.sensitivity.method, "remarks": list(self.sensitivity.remarks)},
-            "allocation": {
-                **self.allocation.to_dict(),
-                "optimal": self.is_optimized and self.allocation.optimal,
-            },
-            "is_optimized": self.is_optimized,
-            "objective_range": list(self.objective_range),
-            "share_of_range": self.share_of_range(self.allocation.objective),
-            "layers": [
-                {
-                    "name": layer.name,
-                    "kind": layer.kind,
-                    "parameters": layer.parameters,
-                    "sensitivity": layer.sensitivity,
-                    "precision": str(layer.precision),
-                    "is_fixed": layer.is_fixed,
-                    "costs": dict(layer.costs),
-                }
-                for layer in self.layers
-            ],
-            "costs": {name: _fields(cost) for name, cost in self.costs.items()},
-            "alternatives": [
-                {**_fields(alternative), "share_of_range": self.share_of_range(alternative.objective)}
-                for alternative in self.alternatives
-            ],
-            "explanation": None if self.explanation is None else self.explanation.to_dict(),
-            "remarks": list(self.remarks),
-            "missing": dict(self.missing),
-        }
+        names = {"costs": {"__all__": {"name"}}}  # they are the keys
+        content: dict[str, Any] = _ADAPTER.dump_python(self, mode="json", exclude=names)
+        content["allocation"]["optimal"] = self.is_optimized and self.allocation.optimal
+        content["share_of_range"] = self.share_of_range(self.allocation.objective)
+        for entry in content["alternatives"]:
+            entry["share_of_range"] = self.share_of_range(entry["objective"])
+        return content
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Plan":
-        """What ``to_dict`` wrote, but for the sensitivity's errors."""
-        layers = tuple(
-            LayerReport(**{**layer, "precision": Precision.parse(layer["precision"])})
-            for layer in content["layers"]
-        )
-        explanation = content["explanation"]
-        return cls(
-            target=content["target"],
-            objective=content["objective"],
-            sensitivity=Sensitivity(
-                method=content["sensitivity"]["method"],
-                scores={layer.name: layer.sensitivity for layer in layers},
-                remarks=tuple(content["sensitivity"]["remarks"]),
-            ),
-            layers=layers,
-            costs={name: _cost(name, cost) for name, cost in content["costs"].items()},
-            allocation=Allocation.from_dict(content["allocation"]),
-            alternatives=tuple(
-                Alternative(**{name: value for name, value in entry.items() if name != "share_of_range"})
-                for entry in content["alternatives"]
-            ),
-            explanation=None if explanation is None else Explanation.from_dict(explanation, Precision.parse),
-            objective_range=(content["objective_range"][0], content["objective_range"][1]),
-            is_optimized=content["is_optimized"],
-            remarks=tuple(content["remarks"]),
-            missing=content["missing"],
-        )
+        """What ``to_dict`` wrote, but for the sensitivity's errors; ``ValueError`` if it is something else."""
+        costs = {name: {**cost, "name": name} for name, cost in content["costs"].items()}
+        found = _ADAPTER.validate_python({**content, "costs": costs})
+        scores = {layer.name: layer.sensitivity for layer in found.layers}
+        return replace(found, sensitivity=replace(found.sensitivity, scores=scores))
 
 
-def _cost(name: str, content: Mapping[str, Any]) -> CostReport:
-    capacity = content["capacity"]
-    return CostReport(
-        **{**content, "name": name, "capacity": None if capacity is None else (capacity[0], capacity[1])}
-    )
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in value.__slots__ if name != "name"}
+_ADAPTER = TypeAdapter(Plan)

@@ -17,15 +17,10 @@ from hwbmpq.values import Sensitivity
 def report_on_run(folder: str | Path, *, on_step: Callable[[int, int], None] | None = None) -> RunReport:
     """The report of a run; ``on_step`` hears of the trade-off, which is solved anew."""
     folder = Path(folder)
-    path = folder / run_files.FACTS
-    if not path.is_file():
-        raise _no_run(folder)
+    facts = read_facts(folder)
     try:
-        facts = RunFacts.from_dict(_read_json(path))
-        history = _read_history(folder / run_files.HISTORY)
-        result = (
-            _read_json(folder / run_files.ALLOCATION) if (folder / run_files.ALLOCATION).is_file() else None
-        )
+        history = _read(folder / run_files.HISTORY, _parse_lines) or []
+        result = _read(folder / run_files.ALLOCATION, json.loads)
         plan = Plan.from_dict(result) if result is not None and "allocation" in result else None
         last = _last_sensitivity(history)
         trade_off = None if plan is None else find_trade_off(facts, plan, last, on_step=on_step)
@@ -38,31 +33,36 @@ def report_on_run(folder: str | Path, *, on_step: Callable[[int, int], None] | N
         ) from error
 
 
+def read_facts(folder: Path) -> RunFacts:
+    """What was known before a run began."""
+    if not (folder / run_files.FACTS).is_file():
+        raise _no_run(folder)
+    try:
+        return RunFacts.from_dict(_read(folder / run_files.FACTS, json.loads))
+    except HwbmpqError as error:
+        raise HwbmpqError(f"{folder}: {error}") from error
+
+
 def _no_run(folder: Path) -> HwbmpqError:
     if (folder / run_files.CONFIG).is_file():
         return HwbmpqError(
             f"{folder} has no {run_files.FACTS}: it never began, or an earlier version of hwbmpq wrote it",
             hint=f"hwbmpq compress --resume {folder} writes it",
         )
-    what = "is no run of hwbmpq" if folder.exists() else "does not exist"
+    what = "is not a run of hwbmpq" if folder.exists() else "does not exist"
     return HwbmpqError(f"{folder} {what}", hint="give the folder that hwbmpq compress wrote")
 
 
-def _read_json(path: Path) -> Any:
+def _read(path: Path, parse: Callable[[str], Any]) -> Any:
+    """The content of a file; None if there is no such file."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse(path.read_text(encoding="utf-8")) if path.is_file() else None
     except (OSError, ValueError) as error:
         raise HwbmpqError(f"{path.name} cannot be read: {error}") from error
 
 
-def _read_history(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        return []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines if line.strip()]
-    except (OSError, ValueError) as error:
-        raise HwbmpqError(f"{path.name} cannot be read: {error}") from error
+def _parse_lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
 
 
 def _last_sensitivity(history: list[dict[str, Any]]) -> Sensitivity | None:

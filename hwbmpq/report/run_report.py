@@ -8,6 +8,7 @@ from hwbmpq.costs.table import Number
 from hwbmpq.report.facts import RunFacts
 from hwbmpq.report.plan import Plan
 from hwbmpq.report.trade_off import TradeOff
+from hwbmpq.units import amount
 from hwbmpq.values import FLOAT_BITS, Precision
 
 _PERCENT = "%"
@@ -28,6 +29,12 @@ class Headline:
     @property
     def is_met(self) -> bool | None:
         return None if self.budget is None else self.value <= self.budget
+
+    def text(self, value: Number | None) -> str:
+        """A value of the same kind, with its unit; nothing for None."""
+        if value is None:
+            return ""
+        return f"{value:.2f} %" if self.unit == _PERCENT else amount(value, self.unit)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,18 +117,19 @@ def build_report(
     ``history`` are the lines of ``history.jsonl``, ``result`` the content of ``allocation.json``: neither for a plan,
     and no result yet while a run goes on.
     """
+    decisions = {record["epoch"]: record["decision"] for record in history if record.get("decision")}
     return RunReport(
         name=name,
         facts=facts,
         plan=plan,
         headlines=tuple(_headlines(facts, plan, history, result)),
         epochs=tuple(_epoch(facts, record) for record in history),
-        moves=tuple(_moves(history)),
-        sensitivities={
-            record["epoch"]: record["decision"]["decided_by"]["scores"]
-            for record in history
-            if record.get("decision")
-        },
+        moves=tuple(
+            WidthMove(epoch=epoch, **move)
+            for epoch, decision in decisions.items()
+            for move in decision["moves"]
+        ),
+        sensitivities={epoch: decision["decided_by"]["scores"] for epoch, decision in decisions.items()},
         trade_off=trade_off,
         packed_file=None if result is None else result.get("packed_file"),
         state=_state(facts, history, result),
@@ -158,13 +166,10 @@ def _costs_now(facts: RunFacts, last: Mapping[str, Any]) -> list[Headline]:
 def _headlines(
     facts: RunFacts, plan: Plan | None, history: Sequence[Mapping[str, Any]], result: Mapping[str, Any] | None
 ) -> list[Headline]:
-    found = []
-    for name, cost in {} if plan is None else plan.costs.items():
-        found.append(
-            Headline(
-                name=name, value=cost.total, unit=cost.unit, budget=cost.budget, reference=cost.float_total
-            )
-        )
+    found = [
+        Headline(name=name, value=cost.total, unit=cost.unit, budget=cost.budget, reference=cost.float_total)
+        for name, cost in ({} if plan is None else plan.costs).items()
+    ]
     if plan is None and history:
         found += _costs_now(facts, history[-1])
     packed = None if result is None else result.get("packed_file")
@@ -195,12 +200,3 @@ def _epoch(facts: RunFacts, record: Mapping[str, Any]) -> Epoch:
         weight_bits=tuple(bits[layer.name] for layer in facts.layers),
         has_decision=bool(record.get("decision")),
     )
-
-
-def _moves(history: Sequence[Mapping[str, Any]]) -> list[WidthMove]:
-    return [
-        WidthMove(epoch=record["epoch"], **move)
-        for record in history
-        if record.get("decision")
-        for move in record["decision"]["moves"]
-    ]

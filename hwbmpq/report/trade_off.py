@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from hwbmpq.allocate import (
-    Allocation,
     AllocationError,
     Frontier,
     frontier,
@@ -40,8 +39,10 @@ class TradeOffPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Control:
-    """Widths that somebody chose who did not optimise."""
+    """The run's widths, or others that were chosen without optimising."""
 
+    kind: str
+    """``chosen``, ``uniform``, ``greedy`` or ``random``."""
     name: str
     cost: Number
     share: float
@@ -92,7 +93,13 @@ def find_trade_off(
         cost=cost,
         unit=table.unit,
         points=tuple(_point(facts, found, place) for place in _some(len(found))),
-        chosen=_control(plan, "this run", plan.allocation, cost),
+        chosen=Control(
+            kind="chosen",
+            name="this run",
+            cost=plan.costs[cost].total,
+            share=plan.share_of_range(plan.allocation.objective),
+            fits=True,
+        ),
         controls=tuple(_controls(facts, plan, values, cost)),
         is_exact=found.is_exact,
     )
@@ -117,6 +124,7 @@ def _point(facts: RunFacts, found: Frontier, place: int) -> TradeOffPoint:
 def _controls(facts: RunFacts, plan: Plan, values: Any, cost: str) -> list[Control]:
     found = [
         Control(
+            kind="uniform",
             name=f"all {alternative.label}",
             cost=alternative.costs[cost],
             share=plan.share_of_range(alternative.objective),
@@ -130,20 +138,14 @@ def _controls(facts: RunFacts, plan: Plan, values: Any, cost: str) -> list[Contr
     tables = {name: facts.tables[name] for name in limits}
     problem = build_problem(values, tables, limits, facts.ties)
     sizes = {layer.name: layer.parameters for layer in facts.layers}
-    blind = [("greedy", greedy_fill(values, tables, limits, facts.ties, sizes=sizes))]
+    blind = [("greedy", "greedy", greedy_fill(values, tables, limits, facts.ties, sizes=sizes))]
     blind += [
-        (f"random {seed + 1}", random_fill(values, tables, limits, facts.ties, seed=seed))
+        ("random", f"random {seed + 1}", random_fill(values, tables, limits, facts.ties, seed=seed))
         for seed in range(_RANDOM_DRAWS)
     ]
-    for name, allocation in blind:
-        worth = problem.objective(allocation.bits)
+    for kind, name, allocation in blind:
+        share = plan.share_of_range(problem.objective(allocation.bits))
         bits: Any = allocation.bits  # precisions, since the tables have them
         total = facts.tables[cost].total(bits)
-        found.append(Control(name=name, cost=total, share=plan.share_of_range(worth), fits=True))
+        found.append(Control(kind=kind, name=name, cost=total, share=share, fits=True))
     return found
-
-
-def _control(plan: Plan, name: str, allocation: Allocation, cost: str) -> Control:
-    return Control(
-        name=name, cost=plan.costs[cost].total, share=plan.share_of_range(allocation.objective), fits=True
-    )

@@ -1,10 +1,9 @@
 """What is asked of an allocation: a network, a device, candidates and budgets. All but the sensitivity."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hwbmpq.costs import NetworkCosts, parse_budget, tabulate
-from hwbmpq.costs.lookup import SIZE_NOT_TIME
 from hwbmpq.graph import LayerGraph
 from hwbmpq.hardware import HardwareProfile, layer_candidates, trained_precisions
 from hwbmpq.values import Precision
@@ -59,9 +58,8 @@ def build_search_space(
     said: Budgets = budgets or (profile.budgets if needs_budget else {})
     parsed = {name: parse_budget(name, text) for name, text in said.items()}
     wanted = list(dict.fromkeys(["memory", *profile.cost_models, *parsed]))
-    policy, why = _activation_policy(graph, profile, list(parsed) or ["memory"], bits, activation_bits)
-    choices = layer_candidates(graph, profile, bits, activation_bits=policy)
-    tables = tabulate(graph, profile, costs=wanted, choices=choices)
+    known, why = _activation_policy(graph, profile, list(parsed) or ["memory"], bits, activation_bits)
+    tables = _with_costs(graph, known, wanted)
     limits = {name: tables.limit(budget) for name, budget in parsed.items() if tables.table(name)}
     asked = {name: str(text) for name, text in said.items()}
     remarks = [why] if why else []
@@ -85,14 +83,13 @@ def _findings(costs: NetworkCosts) -> list[str]:
     is_measured = any(known.overheads is not None for known in costs.profile.tables.values())
     if table is None or not is_measured:
         return []
-    return [*(note for note in table.notes if SIZE_NOT_TIME in note), *costs.profile.caveats]
+    return [*table.findings, *costs.profile.caveats]
 
 
 def _promotions(costs: NetworkCosts) -> list[str]:
     """Widths that the device stores or runs as wider ones."""
-    origins = (origin for t in costs.tables.values() for row in t.origins.values() for origin in row.values())
-    promoted = dict.fromkeys(origin.partition(";")[0] for origin in origins if "runs as" in origin)
-    return [f"{text}, and costs the same" for text in promoted]
+    promoted = {pair: None for table in costs.tables.values() for pair in table.promotions.items()}
+    return [f"{asked} runs as {run}, and costs the same" for asked, run in promoted]
 
 
 def _activation_policy(
@@ -101,28 +98,47 @@ def _activation_policy(
     budgeted: Sequence[str],
     bits: Sequence[int] | None,
     asked: str | int,
-) -> tuple[str | int, str]:
-    """``auto``: the widest activations for all, unless a budget depends on them; then the same as the weights."""
-    if asked == "same":
-        return asked, _not_the_same(layer_candidates(graph, profile, bits, activation_bits="same"))
-    if asked != "auto":
-        return asked, ""
-    tables = []
-    for policy in ("widest", "same"):
+) -> tuple[NetworkCosts, str]:
+    """The candidates with the budgeted costs, and why these candidates.
+
+    ``auto``: the widest activations for all, unless a budget depends on them; then the same as the weights.
+    """
+
+    def costs(policy: str | int) -> NetworkCosts:
         choices = layer_candidates(graph, profile, bits, activation_bits=policy)
-        tables.append(tabulate(graph, profile, costs=budgeted, choices=choices))
-    widest, same = tables
+        return tabulate(graph, profile, costs=budgeted, choices=choices)
+
+    if asked != "auto":
+        found = costs(asked)
+        return found, _not_the_same(found.choices) if asked == "same" else ""
+    widest = layer_candidates(graph, profile, bits, activation_bits="widest")
+    same = costs("same")
+    if widest == same.choices:
+        return same, ""
+    wide = tabulate(graph, profile, costs=budgeted, choices=widest)
     depends = [
         name
         for name in budgeted
-        if any(widest.total(name, width) != same.total(name, width) for width in same.widths)
+        if any(wide.total(name, width) != same.total(name, width) for width in same.widths)
     ]
     if depends:
-        return "same", f"activations as wide as weights: the budget on {', '.join(depends)} depends on them"
-    if widest.choices == same.choices:
-        return "same", ""
-    label = widest.label(widest.widths[-1])
-    return "widest", f"one activation width for all ({label[label.index('A') :]}): no budget depends on it"
+        return same, f"activations as wide as weights: the budget on {', '.join(depends)} depends on them"
+    bits_for_all = wide.typical(wide.widths[-1]).activation_bits
+    return wide, f"one activation width for all (A{bits_for_all}): no budget depends on it"
+
+
+def _with_costs(graph: LayerGraph, known: NetworkCosts, wanted: Sequence[str]) -> NetworkCosts:
+    """The costs that are known and those that are not tabulated yet, in the order of ``wanted``."""
+    more = [name for name in wanted if name not in known.tables and name not in known.missing]
+    if not more:
+        return known
+    added = tabulate(graph, known.profile, costs=more, choices=known.choices)
+    tables, missing = {**known.tables, **added.tables}, {**known.missing, **added.missing}
+    return replace(
+        known,
+        tables={name: tables[name] for name in wanted if name in tables},
+        missing={name: missing[name] for name in wanted if name in missing},
+    )
 
 
 def _not_the_same(choices: Choices) -> str:

@@ -133,6 +133,9 @@ def test_to_dict_keeps_everything() -> None:
         origins={"a": {NARROW: "somewhere"}},
         notes=("note",),
         capacity=Capacity(level="ram", bits=64),
+        promotions={NARROW: WIDE},
+        estimated=("a",),
+        findings=("finding",),
     )
     assert table.to_dict() == {
         "name": "peak",
@@ -153,6 +156,9 @@ def test_to_dict_keeps_everything() -> None:
         ],
         "rows": [{"label": "step", "constant": 7, "costs": {"a": {"W2A4": 2}}}],
         "origins": {"a": {"W2A4": "somewhere"}},
+        "promotions": {"W2A4": "W4A4"},
+        "estimated": ["a"],
+        "findings": ["finding"],
     }
     assert CostTable.from_dict(table.to_dict()) == table
 

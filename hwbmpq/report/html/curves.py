@@ -123,7 +123,7 @@ def frontier_plot(reports: Sequence[RunReport]) -> Plot | None:
         for place, (report, trade_off) in enumerate(drawn):
             name = f"{short(report.name)}: " if len(reports) > 1 else ""
             tips |= _draw_trade_off(axes, trade_off, place, size, name, report.facts.limits.get(first.cost))
-        kinds = {control.name.split()[0] for _, trade_off in drawn for control in trade_off.controls}
+        kinds = {control.kind for _, trade_off in drawn for control in trade_off.controls}
         for kind, (marker, label) in _MARKERS.items():
             if kind in kinds:
                 axes.plot([], [], marker, color=INK, label=label)
@@ -145,7 +145,7 @@ def frontier_plot(reports: Sequence[RunReport]) -> Plot | None:
 def _trade_off_caption(report: RunReport, trade_off: TradeOff, is_one_of_many: bool) -> str:
     who = f"The widths of {report.name}" if is_one_of_many else "The run's widths"
     reach = f"{trade_off.chosen.share:.1%} of the objective's range at {amount(trade_off.chosen.cost, trade_off.unit)}"
-    shares = [control.share for control in trade_off.controls if control.name.startswith("random")]
+    shares = [control.share for control in trade_off.controls if control.kind == "random"]
     if not shares:
         return f"{who} reach {reach}."
     return (
@@ -154,11 +154,11 @@ def _trade_off_caption(report: RunReport, trade_off: TradeOff, is_one_of_many: b
 
 
 _MARKERS = {
-    "all": ("s", "one width for all"),
+    "uniform": ("s", "one width for all"),
     "greedy": ("^", "small layers first"),
     "random": ("x", "random widths within the budget"),
 }
-"""By the first word of a control's name."""
+"""By the kind of a control."""
 
 
 def _draw_trade_off(
@@ -176,7 +176,7 @@ def _draw_trade_off(
     tips = {}
     for number, control in enumerate([*trade_off.controls, trade_off.chosen]):
         is_chosen = control is trade_off.chosen
-        marker = "*" if is_chosen else _MARKERS[control.name.split()[0]][0]
+        marker = "*" if is_chosen else _MARKERS[control.kind][0]
         style = {"markersize": 16, "markeredgecolor": INK} if is_chosen else {"markersize": 7, "alpha": 0.8}
         label = f"{name}{control.name}" if is_chosen else None
         (mark,) = axes.plot(

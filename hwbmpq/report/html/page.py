@@ -43,7 +43,7 @@ def render_page(reports: Sequence[RunReport]) -> str:
 
 
 def write_page(reports: Sequence[RunReport], path: str | Path) -> Path:
-    """Write the page to a file, which is whole at any moment, or not there yet."""
+    """Write the page to a file, atomically."""
     path, content = Path(path), render_page(reports)
     with atomic_write(path) as file:
         file.write(content.encode())
@@ -71,21 +71,14 @@ class _Section:
             ]
         )
         self.network = network_picture(report)
-        self.doubtful = [use for use in report.facts.figures if use.is_doubtful]
         self.levels = [] if report.plan is None else [c for c in report.plan.costs.values() if c.capacity]
         """Memories, and what is in them."""
         self.cells = _cells(report)
-        covered = sum(layer.parameters for layer in report.facts.layers)
-        self.coverage = covered / report.facts.parameters if report.facts.parameters else 1.0
 
 
 def _inline(plots: Sequence[Plot | None]) -> list[dict[str, Any]]:
     """The plots that there are; matplotlib has escaped what is in them."""
-    return [
-        {"name": plot.name, "title": plot.title, "caption": plot.caption, "svg": Markup(plot.svg)}
-        for plot in plots
-        if plot is not None
-    ]
+    return [{**vars(plot), "svg": Markup(plot.svg)} for plot in plots if plot is not None]
 
 
 class _Card:
@@ -94,36 +87,33 @@ class _Card:
     def __init__(self, headline: Headline) -> None:
         self.name = headline.name
         self.is_met = headline.is_met
-        is_share = headline.unit == "%"
-        self.value = f"{headline.value:.2f} %" if is_share else amount(headline.value, headline.unit)
+        self.value = headline.text(headline.value)
         parts = []
         if headline.budget is not None:
-            parts.append(f"budget {amount(headline.budget, headline.unit)}")
-        if headline.reference is not None and is_share:
-            parts.append(f"float {headline.reference:.2f} % ({headline.value - headline.reference:+.2f})")
+            parts.append(f"budget {headline.text(headline.budget)}")
+        if headline.reference is not None and headline.unit == "%":
+            difference = headline.value - headline.reference
+            parts.append(f"float {headline.text(headline.reference)} ({difference:+.2f})")
         elif headline.reference is not None and headline.value:
             times = headline.reference / headline.value
-            parts.append(f"float {amount(headline.reference, headline.unit)}, {times:.1f} times as much")
+            parts.append(f"float {headline.text(headline.reference)}, {times:.1f} times as much")
         self.note = "; ".join(parts)
 
 
 def _cells(report: RunReport) -> list[dict[str, Any]]:
     """The strip that the slider repaints."""
-    if report.plan is None:
-        return []
-    found = []
-    for layer in report.plan.layers:
-        colour = of_width(layer.precision.weight_bits)
-        found.append(
-            {
-                "name": layer.name,
-                "bits": layer.precision.weight_bits,
-                "colour": colour,
-                "ink": text_on(colour),
-                "is_fixed": layer.is_fixed,
-            }
-        )
-    return found
+    layers = () if report.plan is None else report.plan.layers
+    bits = [(layer, layer.precision.weight_bits) for layer in layers]
+    return [
+        {
+            "name": layer.name,
+            "bits": width,
+            "colour": of_width(width),
+            "ink": text_on(of_width(width)),
+            "is_fixed": layer.is_fixed,
+        }
+        for layer, width in bits
+    ]
 
 
 def _data(reports: Sequence[RunReport]) -> dict[str, Any]:
