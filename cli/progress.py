@@ -119,7 +119,7 @@ class TrainingProgress:
         self._console.print(Text("  widths now: ").append_text(widths), soft_wrap=True)
 
     def _strip(self, bits: Mapping[str, Any]) -> Text:
-        return strip(bits, self._fixed)
+        return strip({name: precision.weight_bits for name, precision in bits.items()}, self._fixed)
 
 
 def _short(widths: Text) -> str:

@@ -95,6 +95,11 @@ class Layer:
         return self.groups > 1 and self.groups == self.in_channels
 
     @property
+    def is_transposed(self) -> bool:
+        """Whether it is a transposed convolution, which scatters its input."""
+        return self.kind.startswith("conv_transpose")
+
+    @property
     def weight_elements(self) -> int:
         """Size of its weight tensor, whoever owns it."""
         return prod(self.weight_shape)
@@ -138,6 +143,17 @@ class Uncovered:
     reason: str
     parameters: int = 0
     macs: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unquantized:
+    """What stays in float, all places of one reason together."""
+
+    reason: str
+    why: str
+    places: int
+    parameters: int
+    macs: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -49,11 +49,7 @@ def run_list(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps([_facts(entry) for entry in models.values()], indent=2))
         return
-    table = plain_table("Cost models")
-    table.add_column("name", no_wrap=True)
-    table.add_column("unit", no_wrap=True)
-    table.add_column("what", overflow="fold")
-    table.add_column("from", overflow="fold")
+    table = plain_table("Cost models", "name", "unit", "~what", "~from")
     for entry in models.values():
         facts = _facts(entry)
         what = (

@@ -103,13 +103,10 @@ def _print_additive(
     shown = list(graph) if all_rows else largest_layers(graph.layers)
     look = _look(console, costs, table, shown)
     for part in look.parts:
-        view = plain_table(f"{table.name} in {look.unit}, by weight width")
-        view.add_column("layer", no_wrap=True)
-        for width in part:
-            heading = costs.label(width) if width in costs.widths else f"W{width}"
-            view.add_column(heading, no_wrap=True, justify="right")
-            if look.bar_width:
-                view.add_column("", no_wrap=True)
+        headings = [costs.label(width) if width in costs.widths else f"W{width}" for width in part]
+        bars = [""] if look.bar_width else []
+        columns = [column for heading in headings for column in (f">{heading}", *bars)]
+        view = plain_table(f"{table.name} in {look.unit}, by weight width", "layer", *columns)
         for layer in shown:
             by_width = {precision.weight_bits: value for precision, value in table[layer.name].items()}
             view.add_row(Text(shorten(layer.name, look.name_width)), *_cells(look, by_width, part))
@@ -139,10 +136,7 @@ def _cells(
 
 def _print_rows(console: Console, costs: "NetworkCosts", table: "CostTable") -> None:
     """A cost that is the largest of several sums: at each width, the sum that decides."""
-    view = plain_table(f"{table.name}, worst step")
-    view.add_column("weight width", no_wrap=True)
-    view.add_column("peak", justify="right", no_wrap=True)
-    view.add_column("at", overflow="fold")
+    view = plain_table(f"{table.name}, worst step", "weight width", ">peak", "~at")
     for width in costs.widths:
         peak = costs.peak(table.name, width)
         view.add_row(costs.label(width), amount(costs.total(table.name, width), table.unit), Text(peak.label))
@@ -207,11 +201,8 @@ def print_comparison(console: Console, all_costs: Sequence["NetworkCosts"], *, t
     console.print(f"[bold]{escape(title)}, every layer at one weight width[/]\n")
     for name in names:
         for group in _side_by_side(console, all_costs):
-            view = plain_table(name)
-            view.add_column("", no_wrap=True)
-            for costs in group:
-                view.add_column(costs.profile.target, justify="right", no_wrap=True)
-                view.add_column("gain", justify="right", no_wrap=True)
+            columns = [column for costs in group for column in (f">{costs.profile.target}", ">gain")]
+            view = plain_table(name, "", *columns)
             for width in widths:
                 cells = [cell for costs in group for cell in _comparison_cells(costs, name, width)]
                 view.add_row(f"W{width}", *cells)

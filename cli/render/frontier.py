@@ -32,12 +32,8 @@ def thinned(frontier: "Frontier", most: int | None) -> "list[FrontierPoint]":
 def print_frontier(
     console: Console, frontier: "Frontier", units: Mapping[str, str], *, title: str, all_rows: bool
 ) -> None:
-    table = plain_table(title)
-    for cost in frontier.costs:
-        table.add_column(cost, justify="right", no_wrap=True)
-    table.add_column("objective", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("layers at each width", overflow="fold")
+    costs = (f">{cost}" for cost in frontier.costs)
+    table = plain_table(title, *costs, ">objective", "", "~layers at each width")
     low, high = frontier.objective_range
     shown = thinned(frontier, None if all_rows else _MOST_ROWS)
     for point in shown:

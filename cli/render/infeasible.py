@@ -45,9 +45,8 @@ def explained_infeasible(error: "InfeasibleBudget", space: "SearchSpace") -> Hwb
 
 def print_infeasible(console: Console, error: "InfeasibleBudget", units: Mapping[str, str]) -> None:
     """Per budget: the least that is possible, and what would do."""
-    table = plain_table("The budgets cannot be met")
-    for heading in ("cost", "budget", "smallest", "enough if the others stay", "of it fixed"):
-        table.add_column(heading, justify="left" if heading == "cost" else "right", no_wrap=True)
+    columns = ("cost", ">budget", ">smallest", ">enough if the others stay", ">of it fixed")
+    table = plain_table("The budgets cannot be met", *columns)
     for report in error.reports:
         unit = units.get(report.cost, "")
         held = sum(report.fixed.values())

@@ -56,11 +56,8 @@ def print_measured(console: Console, profile: "HardwareProfile", *, target: str,
 
 
 def print_validation(console: Console, validation: "Validation", *, target: str) -> None:
-    table = plain_table(f"Whole networks: predicted by {target}, and measured")
-    table.add_column("network", overflow="fold")
-    table.add_column("widths", no_wrap=True)
-    for heading in ("predicted", "measured", "ratio", "spread", "in table"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    columns = ("~network", "widths", ">predicted", ">measured", ">ratio", ">spread", ">in table")
+    table = plain_table(f"Whole networks: predicted by {target}, and measured", *columns)
     for item in validation.comparisons:
         table.add_row(
             Text(item.model),

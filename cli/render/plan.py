@@ -2,7 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -15,7 +16,6 @@ from hwbmpq.units import amount
 
 if TYPE_CHECKING:
     from hwbmpq.report import LayerReport, Plan
-    from hwbmpq.values import Precision
 
 _WIDE = 110
 _BAR = 6
@@ -56,37 +56,25 @@ def _layer_table(console: Console, plan: "Plan", shown: "Sequence[LayerReport]",
     additive = [name for name in [*budgeted, *others] if name in plan.layers[0].costs]
     costs = additive[: 4 if is_wide else 1 if is_narrow else 2]
     explains = plan.explanation is not None and not is_narrow
-    table = plain_table(f"{title} on {plan.target}")
-    table.add_column("layer", no_wrap=True)
-    if is_wide:
-        table.add_column("kind", no_wrap=True)
-    table.add_column("weights", justify="right", no_wrap=True)
-    if not is_narrow:
-        table.add_column("needs", no_wrap=True)
-    table.add_column("width", no_wrap=True)
-    for name in costs:
-        table.add_column(name, justify="right", no_wrap=True)
-    if explains:
-        table.add_column("runner-up", no_wrap=True)
-    # What the other columns take: two spaces each, and their widest content.
-    taken = (
-        20
-        + 11 * len(costs)
-        + (16 if is_wide else 0)
-        + (0 if is_narrow else _BAR + 2)
-        + (12 if explains else 0)
-    )
     bars = _log_bars(plan.layers)
+    # Columns with what they take: two spaces, and their widest content.
+    columns: list[tuple[str, int, Callable[[LayerReport], Any]]] = [
+        *([("kind", 16, lambda layer: layer.kind)] if is_wide else []),
+        (">weights", 11, lambda layer: f"{layer.parameters:,}"),
+        *([] if is_narrow else [("needs", _BAR + 2, lambda layer: bars[layer.name])]),
+        ("width", 9, _width),
+        *((f">{name}", 11, partial(_layer_cost, plan, name)) for name in costs),
+        *([("runner-up", 12, partial(_runner_up, plan))] if explains else []),
+    ]
+    table = plain_table(f"{title} on {plan.target}", "layer", *(heading for heading, *_ in columns))
+    room = max(_NARROWEST_NAME, console.width - sum(taken for _, taken, _ in columns))
     for layer in shown:
-        cells: list[Any] = [Text(shorten(layer.name, max(_NARROWEST_NAME, console.width - taken)))]
-        cells += [layer.kind] if is_wide else []
-        cells += [f"{layer.parameters:,}"]
-        cells += [] if is_narrow else [bars[layer.name]]
-        cells += [_width(layer)]
-        cells += [amount(layer.costs[name], plan.costs[name].unit) for name in costs]
-        cells += [_runner_up(plan, layer)] if explains else []
-        table.add_row(*cells)
+        table.add_row(Text(shorten(layer.name, room)), *(cell(layer) for *_, cell in columns))
     return table
+
+
+def _layer_cost(plan: "Plan", name: str, layer: "LayerReport") -> str:
+    return amount(layer.costs[name], plan.costs[name].unit)
 
 
 def _log_bars(layers: "Sequence[LayerReport]") -> dict[str, str]:
@@ -120,14 +108,9 @@ def _runner_up(plan: "Plan", layer: "LayerReport") -> Text:
     if runner_up is None:
         return Text("none fits", style="dim")
     low, high = plan.objective_range
-    return Text(
-        f"{_weights_of(runner_up.choice)} {_percent(-runner_up.loss / (high - low) if high > low else 0.0)}"
-    )
-
-
-def _weights_of(choice: Any) -> str:
-    """``W4``: the activations follow."""
-    return f"W{choice.weight_bits}"
+    choice: Any = runner_up.choice
+    # ``W4``: the activations follow.
+    return Text(f"W{choice.weight_bits} {_percent(-runner_up.loss / (high - low) if high > low else 0.0)}")
 
 
 def _percent(share: float) -> str:
@@ -141,9 +124,7 @@ def _percent(share: float) -> str:
 
 def _strip(plan: "Plan") -> Text:
     """The widths in the network's order, one character each."""
-    text = Text("widths in order: ")
-    fixed_names = frozenset(layer.name for layer in plan.layers if layer.is_fixed)
-    text.append_text(strip({layer.name: layer.precision for layer in plan.layers}, fixed_names))
+    text = Text("widths in order: ").append_text(plan_strip(plan))
     counts = Counter(layer.precision.weight_bits for layer in plan.layers if not layer.is_fixed)
     fixed = sum(layer.is_fixed for layer in plan.layers)
     parts = [f"{count} at W{bits}" for bits, count in sorted(counts.items())]
@@ -151,11 +132,16 @@ def _strip(plan: "Plan") -> Text:
     return text
 
 
-def strip(bits: "Mapping[str, Precision]", fixed: frozenset[str]) -> Text:
+def plan_strip(plan: "Plan") -> Text:
+    """The weight widths of a plan, one character each."""
+    fixed = frozenset(layer.name for layer in plan.layers if layer.is_fixed)
+    return strip({layer.name: layer.precision.weight_bits for layer in plan.layers}, fixed)
+
+
+def strip(weight_bits: Mapping[str, int], fixed: frozenset[str]) -> Text:
     """Weight widths in order, one character each: hexadecimal, a dot from 16 bits on."""
     text = Text()
-    for name, precision in bits.items():
-        width = precision.weight_bits
+    for name, width in weight_bits.items():
         text.append(f"{width:x}" if width < 16 else "·", style=_style(width, name in fixed))
     return text
 
@@ -169,8 +155,7 @@ def _cost_table(plan: "Plan", width: int) -> Table:
     room = max(1, (width - _LABELS) // _AMOUNT)
     order = sorted(plan.costs.values(), key=lambda cost: cost.budget is None)[:room]
     costs = [cost for cost in plan.costs.values() if cost in order]
-    table = plain_table("Costs")
-    table.add_column("", no_wrap=True)
+    table = plain_table("Costs", "")
     for cost in costs:
         table.add_column(cost.name, justify="right", overflow="fold")
     table.add_column("objective", justify="right", no_wrap=True)

@@ -8,11 +8,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from hwbmpq.cli.render.plan import print_plan, strip
+from hwbmpq.cli.render.plan import plan_strip, print_plan, strip
 from hwbmpq.cli.render.run import changed, times
 from hwbmpq.cli.render.tables import counted, plain_table, shorten
-from hwbmpq.units import amount
-from hwbmpq.values import Precision
 
 if TYPE_CHECKING:
     from hwbmpq.report import Headline, RunReport
@@ -39,40 +37,21 @@ def print_report(console: Console, report: "RunReport", *, all_rows: bool = Fals
 
 
 def _print_headlines(console: Console, report: "RunReport") -> None:
-    table = plain_table("Result")
-    table.add_column("", no_wrap=True)
-    table.add_column("", justify="right", no_wrap=True)
-    table.add_column("budget", justify="right", no_wrap=True)
-    table.add_column("in float", justify="right", no_wrap=True)
+    table = plain_table("Result", "", ">", ">budget", ">in float")
     for one in report.headlines:
-        style = {True: "green", False: "red", None: ""}[one.is_met]
-        table.add_row(
-            one.name,
-            Text(_spoken(one, one.value), style=style),
-            "" if one.budget is None else _spoken(one, one.budget),
-            "" if one.reference is None else _spoken(one, one.reference),
-        )
+        table.add_row(one.name, _cell(one), one.text(one.budget), one.text(one.reference))
     console.print(table)
-
-
-def _spoken(headline: "Headline", value: float) -> str:
-    return f"{value:.2f} %" if headline.unit == "%" else amount(value, headline.unit)
 
 
 def _print_epochs(console: Console, report: "RunReport") -> None:
     if not any(epoch.epoch for epoch in report.epochs):
         return
-    table = plain_table("Training")
-    for heading in ("epoch", "loss", "test accuracy"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("weight bits, layers in order", overflow="ellipsis", no_wrap=True)
+    columns = (">epoch", ">loss", ">test accuracy", "weight bits, layers in order")
+    table = plain_table("Training", *columns)
     step = -(-len(report.epochs) // _MOST_EPOCHS)
     fixed = frozenset(layer.name for layer in report.facts.layers if layer.is_end)
     for epoch in [*report.epochs[:-1:step], report.epochs[-1]]:
-        bits = {
-            layer.name: Precision(weight_bits=width, activation_bits=width)
-            for layer, width in zip(report.facts.layers, epoch.weight_bits, strict=True)
-        }
+        bits = dict(zip((layer.name for layer in report.facts.layers), epoch.weight_bits, strict=True))
         loss = "" if epoch.loss is None else f"{epoch.loss:.3f}"
         table.add_row(str(epoch.epoch), loss, f"{epoch.test_accuracy:.2%}", strip(bits, fixed))
     console.print(table)
@@ -100,13 +79,11 @@ def _print_coverage(console: Console, report: "RunReport") -> None:
     if report.is_in_float:
         console.print("nothing is quantized: the run is in float")
         return
-    covered = sum(layer.parameters for layer in facts.layers)
-    share = covered / facts.parameters if facts.parameters else 1.0
     left = ", ".join(
         f"{entry.reason} {entry.parameters:,}" for entry in facts.unquantized if entry.parameters
     )
     console.print(
-        f"{share:.2%} of {facts.parameters:,} parameters are quantized"
+        f"{facts.covered_share:.2%} of {facts.parameters:,} parameters are quantized"
         + (f"; in float: {escape(left)}" if left else "")
     )
 
@@ -114,11 +91,10 @@ def _print_coverage(console: Console, report: "RunReport") -> None:
 def _print_figures(console: Console, report: "RunReport") -> None:
     if report.is_in_float:
         return
-    doubtful = [use for use in report.facts.figures if use.is_doubtful]
     console.print(
         f"the costs rest on {counted(len(report.facts.figures), 'figure')}, each with its source in the page"
     )
-    for use in doubtful:
+    for use in report.facts.doubtful_figures:
         note = f": {use.note}" if use.note else ""
         console.print(
             f"[yellow]![/] {escape(use.path)} = {use.value:.6g} {escape(use.unit)} is {use.kind}{escape(note)}"
@@ -134,8 +110,7 @@ def _print_origin(console: Console, report: "RunReport") -> None:
 
 def print_comparison(console: Console, reports: "Sequence[RunReport]") -> None:
     """Several runs side by side."""
-    table = plain_table(f"{len(reports)} runs")
-    table.add_column("run", overflow="fold")
+    table = plain_table(f"{len(reports)} runs", "~run")
     names = _by_interest(reports)
     room = max(1, (console.width - 30) // 14)
     for name in names[:room]:
@@ -148,10 +123,7 @@ def print_comparison(console: Console, reports: "Sequence[RunReport]") -> None:
     for report in reports:
         line = Text(f"{report.name}: {report.facts.title} on {report.facts.target}, {report.state}")
         if report.plan is not None:
-            fixed = frozenset(layer.name for layer in report.plan.layers if layer.is_fixed)
-            line.append("; ").append_text(
-                strip({layer.name: layer.precision for layer in report.plan.layers}, fixed)
-            )
+            line.append("; ").append_text(plan_strip(report.plan))
         console.print(line)
 
 
@@ -166,4 +138,4 @@ def _cell(headline: "Headline | None") -> Text:
     if headline is None:
         return Text("·", style="dim")
     style = {True: "green", False: "red", None: ""}[headline.is_met]
-    return Text(_spoken(headline, headline.value), style=style)
+    return Text(headline.text(headline.value), style=style)

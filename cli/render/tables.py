@@ -1,6 +1,5 @@
 """Values drawn for a terminal."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -10,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from hwbmpq.values import UNCOVERED_REASONS, Layer, TieGroup, Uncovered
+from hwbmpq.values import Layer, TieGroup
 
 if TYPE_CHECKING:
     from hwbmpq.graph import LayerGraph
@@ -99,9 +98,9 @@ def ratio(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def plain_table(title: str) -> Table:
-    """The look of all our tables."""
-    return Table(
+def plain_table(title: str, *columns: str) -> Table:
+    """The look of our tables. A column is given by its heading: ``>`` before it aligns right, ``~`` folds long cells."""
+    table = Table(
         title=escape(title),
         title_justify="left",
         title_style="bold",
@@ -110,6 +109,13 @@ def plain_table(title: str) -> Table:
         pad_edge=False,
         collapse_padding=True,
     )
+    for column in columns:
+        heading = column.lstrip(">~")
+        if column[:1] == "~":
+            table.add_column(heading, overflow="fold")
+        else:
+            table.add_column(heading, justify="right" if column[:1] == ">" else "left", no_wrap=True)
+    return table
 
 
 def _layer_table(graph: "LayerGraph", shown: Sequence[Layer], title: str, *, width: int) -> Table:
@@ -118,16 +124,8 @@ def _layer_table(graph: "LayerGraph", shown: Sequence[Layer], title: str, *, wid
     others = 94 if is_wide else 48 + 2 * (bar_width + 1)  # what the other columns take
     most_weights = max(layer.parameters for layer in graph)
     most_macs = max(layer.macs for layer in graph)
-    table = plain_table(title)
-    table.add_column("layer", no_wrap=True)
-    table.add_column("kind", no_wrap=True)
-    if is_wide:
-        table.add_column("weight", no_wrap=True)
-        table.add_column("output", no_wrap=True)
-    table.add_column("weights", justify="right", no_wrap=True)
-    table.add_column("share", no_wrap=True)
-    table.add_column("MACs", justify="right", no_wrap=True)
-    table.add_column("share", no_wrap=True)
+    shapes = ("weight", "output") if is_wide else ()
+    table = plain_table(title, "layer", "kind", *shapes, ">weights", "share", ">MACs", "share")
     for layer in shown:
         shapes = [_shape(layer.weight_shape), _shape(layer.output_shape[1:])] if is_wide else []
         table.add_row(
@@ -174,36 +172,23 @@ def _totals(graph: "LayerGraph") -> str:
 
 
 def _tie_table(ties: Iterable[TieGroup]) -> Table:
-    table = plain_table("Layers that share a width")
-    table.add_column("layers", overflow="fold")
-    table.add_column("why", overflow="fold")
+    table = plain_table("Layers that share a width", "~layers", "~why")
     for group in ties:
         table.add_row(Text(", ".join(group.layers)), Text(group.reason))
     return table
 
 
 def _coverage_table(graph: "LayerGraph") -> Table:
-    by_reason: dict[str, list[Uncovered]] = defaultdict(list)
-    for entry in graph.uncovered:
-        by_reason[entry.reason].append(entry)
-    table = plain_table("Left in float")
-    table.add_column("what", no_wrap=True)
-    table.add_column("places", justify="right")
-    table.add_column("parameters", justify="right", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("MACs", justify="right", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("why", overflow="fold")
-    for reason, entries in sorted(by_reason.items(), key=lambda item: -sum(e.parameters for e in item[1])):
-        parameters = sum(entry.parameters for entry in entries)
-        macs = sum(entry.macs for entry in entries)
+    columns = ("what", ">places", ">parameters", ">share", ">MACs", ">share", "~why")
+    table = plain_table("Left in float", *columns)
+    for entry in sorted(graph.uncovered_by_reason, key=lambda entry: -entry.parameters):
         table.add_row(
-            reason,
-            str(len(entries)),
-            f"{parameters:,}",
-            f"{ratio(parameters, graph.parameters):.2%}",
-            compact(macs),
-            f"{ratio(macs, graph.macs):.2%}",
-            UNCOVERED_REASONS[reason],
+            entry.reason,
+            str(entry.places),
+            f"{entry.parameters:,}",
+            f"{ratio(entry.parameters, graph.parameters):.2%}",
+            compact(entry.macs),
+            f"{ratio(entry.macs, graph.macs):.2%}",
+            entry.why,
         )
     return table

@@ -157,10 +157,7 @@ def print_profile(console: Console, profile: "HardwareProfile") -> None:
     print_head(console, profile)
     _print_widths(console, profile)
     _print_figures(console, profile)
-    sources = plain_table("Sources")
-    sources.add_column("id", no_wrap=True)
-    sources.add_column("kind", no_wrap=True)
-    sources.add_column("what", overflow="fold")
+    sources = plain_table("Sources", "id", "kind", "~what")
     for name, source in profile.sources.items():
         where = " ".join(filter(None, [source.url, source.commit and f"at {source.commit[:12]}"]))
         text = Text(source.title)
@@ -185,9 +182,8 @@ def _print_widths(console: Console, profile: "HardwareProfile") -> None:
         activations = ", ".join(fmt.name for fmt in profile.precisions.activations)
         console.print(f"weights {weights} with activations {activations}, in any combination")
     else:
-        table = plain_table("Widths that run together")
-        for column in ("weights", "activations", "computed in", "kernel", "layers"):
-            table.add_column(column)
+        columns = ("~weights", "~activations", "~computed in", "~kernel", "~layers")
+        table = plain_table("Widths that run together", *columns)
         for pair in profile.pairs:
             style = "" if pair.kernel == "vendor" else "yellow"
             kernel = {"vendor": "exists", "user": "you write it", "none": "none: storage only"}[pair.kernel]
@@ -210,12 +206,7 @@ def _print_widths(console: Console, profile: "HardwareProfile") -> None:
 
 
 def _print_figures(console: Console, profile: "HardwareProfile") -> None:
-    table = plain_table("Figures")
-    table.add_column("figure", no_wrap=True)
-    table.add_column("value", no_wrap=True, justify="right")
-    table.add_column("kind", no_wrap=True)
-    table.add_column("source", overflow="fold")
-    table.add_column("note", overflow="fold")
+    table = plain_table("Figures", "figure", ">value", "kind", "~source", "~note")
     for path, figure, dimension in profile.figures():
         value = hwbmpq.hardware.format_quantity(figure.value, dimension.unit)
         style = "yellow" if figure.is_doubtful else ""

@@ -41,7 +41,7 @@ def positions(layer: Layer) -> int:
     """Places where the weights are applied: output pixels or tokens; input pixels if it scatters."""
     if layer.kind == "linear":
         return prod(layer.output_shape) // layer.out_channels
-    shape = layer.input_shape if layer.kind.startswith("conv_transpose") else layer.output_shape
+    shape = layer.input_shape if layer.is_transposed else layer.output_shape
     return prod(shape[:1]) * prod(shape[2:])
 
 
@@ -49,7 +49,7 @@ def as_gemm(layer: Layer) -> Gemm:
     """The matrix product that computes one call of the layer (im2col)."""
     kernel = prod(layer.kernel_size)
     depth, columns = layer.in_channels // layer.groups, layer.out_channels // layer.groups
-    if layer.kind.startswith("conv_transpose"):
+    if layer.is_transposed:
         return Gemm(groups=layer.groups, rows=positions(layer), columns=columns * kernel, depth=depth)
     return Gemm(groups=layer.groups, rows=positions(layer), columns=columns, depth=depth * kernel)
 
@@ -59,20 +59,10 @@ def as_window(layer: Layer, cost_model: str) -> Window:
     images = layer.output_shape[0]  # more than one if the network folds something into the batch
     if layer.kind == "linear":
         return Window(images=1, height=positions(layer), width=1, kernel_height=1, kernel_width=1)
-    if layer.kind == "conv1d":
-        width = layer.output_shape[-1]
-        return Window(
-            images=images, height=1, width=width, kernel_height=1, kernel_width=layer.kernel_size[0]
-        )
-    if layer.kind == "conv2d":
-        height, width = layer.output_shape[-2:]
-        return Window(
-            images=images,
-            height=height,
-            width=width,
-            kernel_height=layer.kernel_size[0],
-            kernel_width=layer.kernel_size[1],
-        )
+    if layer.kind in ("conv1d", "conv2d"):
+        height, width = (1, *layer.output_shape[2:])[-2:]
+        tall, wide = (1, *layer.kernel_size)[-2:]
+        return Window(images=images, height=height, width=width, kernel_height=tall, kernel_width=wide)
     raise UnsupportedLayerError(
         f"layer {layer.name!r}: the cost model {cost_model!r} has no formula for {layer.kind}"
     )
@@ -80,12 +70,9 @@ def as_window(layer: Layer, cost_model: str) -> Window:
 
 def repeats(layer: Layer) -> Number:
     """How often the first call's work is done: the number of calls, if all have the same shape."""
-    once = positions(layer) * prod(layer.weight_shape[1:]) * _outputs_per_position(layer)
+    outputs = layer.in_channels if layer.is_transposed else layer.out_channels  # of one position
+    once = positions(layer) * prod(layer.weight_shape[1:]) * outputs
     return layer.macs // once if layer.macs % once == 0 else layer.macs / once
-
-
-def _outputs_per_position(layer: Layer) -> int:
-    return layer.in_channels if layer.kind.startswith("conv_transpose") else layer.out_channels
 
 
 def traffic_bits(layer: Layer, weight_bits: int, activation_bits: int) -> tuple[int, int]:

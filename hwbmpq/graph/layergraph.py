@@ -8,7 +8,7 @@ from typing import Any
 import networkx as nx
 
 from hwbmpq.graph.schedule import find_schedule
-from hwbmpq.values import Layer, Schedule, TieGroup, Uncovered
+from hwbmpq.values import UNCOVERED_REASONS, Layer, Schedule, TieGroup, Uncovered, Unquantized
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +43,23 @@ class LayerGraph:
     def schedule(self) -> Schedule:
         """Which activations are in memory at each step of the forward pass."""
         return find_schedule(self.operations)
+
+    @property
+    def uncovered_by_reason(self) -> tuple[Unquantized, ...]:
+        """What stays in float, summed up for each reason."""
+        by_reason: dict[str, list[Uncovered]] = {}
+        for entry in self.uncovered:
+            by_reason.setdefault(entry.reason, []).append(entry)
+        return tuple(
+            Unquantized(
+                reason=reason,
+                why=UNCOVERED_REASONS.get(reason, ""),
+                places=len(entries),
+                parameters=sum(entry.parameters for entry in entries),
+                macs=sum(entry.macs for entry in entries),
+            )
+            for reason, entries in by_reason.items()
+        )
 
     @property
     def weights(self) -> int:

@@ -54,10 +54,7 @@ def _copy(build: GraphBuilder, layer: Layer, form: Form, given: str, random: np.
 def _product(build: GraphBuilder, layer: Layer, form: Form, given: str, random: np.random.Generator) -> str:
     if layer.kind == "linear":
         return _linear(build, layer, form, given, random)
-    is_transposed = layer.kind.startswith("conv_transpose")
-    axis = 1 if is_transposed else 0
-    shape = layer.weight_shape
-    weight = _weight(build, shape, form, random, axis=axis)
+    weight = _weight(build, layer.weight_shape, form, random, axis=1 if layer.is_transposed else 0)
     inputs = [given, weight, _bias(build, layer, form)]
     attributes: dict[str, Any] = {
         "kernel_shape": layer.kernel_size,
@@ -66,7 +63,7 @@ def _product(build: GraphBuilder, layer: Layer, form: Form, given: str, random: 
         "group": layer.groups,
         "pads": _pads(layer),
     }
-    if is_transposed:
+    if layer.is_transposed:
         attributes["output_shape"] = layer.output_shape[2:]
         return build.node("ConvTranspose", inputs, **attributes)
     return build.node("Conv", inputs, **attributes)

@@ -3,7 +3,6 @@
 from hwbmpq.report.facts import LayerFacts as LayerFacts
 from hwbmpq.report.facts import Node as Node
 from hwbmpq.report.facts import RunFacts as RunFacts
-from hwbmpq.report.facts import Unquantized as Unquantized
 from hwbmpq.report.plan import Alternative as Alternative
 from hwbmpq.report.plan import CostReport as CostReport
 from hwbmpq.report.plan import LayerReport as LayerReport
@@ -19,3 +18,4 @@ from hwbmpq.report.trade_off import Control as Control
 from hwbmpq.report.trade_off import TradeOff as TradeOff
 from hwbmpq.report.trade_off import TradeOffPoint as TradeOffPoint
 from hwbmpq.report.trade_off import find_trade_off as find_trade_off
+from hwbmpq.values import Unquantized as Unquantized

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from hwbmpq.costs.table import CostTable, FigureUse, Number
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.values import Precision, TieGroup
+from hwbmpq.values import Layer, Precision, TieGroup, Unquantized
 
 SCHEMA = "hwbmpq/run-facts/v1"
 
@@ -21,6 +21,10 @@ class LayerFacts:
     macs: int
     is_end: bool
 
+    @classmethod
+    def of(cls, layer: Layer) -> "LayerFacts":
+        return cls(**{name: getattr(layer, name) for name in cls.__slots__})
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
@@ -30,17 +34,6 @@ class Node:
     kind: str
     layer: str = ""
     """The layer that runs here, if one does."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Unquantized:
-    """What stays in float, all places of one reason together."""
-
-    reason: str
-    why: str
-    places: int
-    parameters: int
-    macs: int
 
 
 @dataclass(frozen=True, kw_only=True)
