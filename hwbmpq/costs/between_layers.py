@@ -6,7 +6,7 @@ reads what they make, a tensor is quantized or dequantized, which is counted wit
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -117,19 +117,20 @@ class BetweenLayers:
         is_data = bool(list(graph.predecessors(name))) and node["shape"]
         if node["layer"] or not is_data or kind in FREE | _PRODUCTS:
             return False
-        return not (kind in NORMS | CLIPS and self._follows_a_layer(name, kind))
+        # A layer's kernel takes in the norm and the clip that follow it.
+        taken_in = {**dict.fromkeys(CLIPS, FREE | NORMS), **dict.fromkeys(NORMS, FREE)}
+        return not (kind in taken_in and self._layer_before(self._source(name), taken_in[kind]))
 
-    def _follows_a_layer(self, name: str, kind: str) -> bool:
-        """Whether only operations that the layer's kernel takes in lie between a layer and this one."""
-        passed = FREE | NORMS if kind in CLIPS else FREE
-        graph = self.network.operations
-        for _ in range(len(graph)):
-            name = next(iter(graph.predecessors(name)), "")
-            if not name or graph.nodes[name]["layer"]:
-                return bool(name)
-            if graph.nodes[name]["kind"] not in passed:
-                return False
-        return False
+    def _source(self, name: str) -> str:
+        """The first operation that another one reads, or ""."""
+        return next(iter(self.network.operations.predecessors(name)), "")
+
+    def _layer_before(self, name: str, passed: frozenset[str]) -> str:
+        """The layer's call at or before an operation, with only such kinds in between; "" if there is none."""
+        nodes = self.network.operations.nodes
+        while name and not nodes[name]["layer"]:
+            name = self._source(name) if nodes[name]["kind"] in passed else ""
+        return name
 
     def _elements(self, name: str) -> int:
         """Of its largest tensor: pools read more than they write."""
@@ -157,26 +158,16 @@ class BetweenLayers:
             layer = graph.nodes[name]["layer"]
             if not layer:
                 continue
-            source = next(iter(graph.predecessors(name)), "")
+            source = self._source(name)
             reads, makes = found[layer]
-            if source and source not in quantized and not self._comes_from_a_layer(source):
+            maker = self._layer_before(source, PASSES_INTEGERS)
+            if source and source not in quantized and not (maker and self._gives_integers(maker)):
                 quantized.add(source)
                 reads += prod(graph.nodes[source]["shape"])
             if self._gives_integers(name) and self._leaves_integers(name):
                 makes += prod(graph.nodes[name]["shape"])
             found[layer] = (reads, makes)
         return found
-
-    def _comes_from_a_layer(self, name: str) -> bool:
-        graph = self.network.operations
-        for _ in range(len(graph)):
-            if graph.nodes[name]["layer"]:
-                return self._gives_integers(name)
-            before = next(iter(graph.predecessors(name)), "")
-            if not before or graph.nodes[name]["kind"] not in PASSES_INTEGERS:
-                return False
-            name = before
-        return False
 
     def _gives_integers(self, name: str) -> bool:
         """A linear layer on tokens gives float at once, and so does a layer that computes in it."""
@@ -185,19 +176,17 @@ class BetweenLayers:
         return not is_on_tokens and node["layer"] not in self.float_layers
 
     def _leaves_integers(self, name: str) -> bool:
-        """Whether something that is no layer, or one in float, computes with what a layer made."""
+        """Whether something that is not a layer, or a layer in float, computes with what a layer made."""
         graph = self.network.operations
-        waiting: list[str] = [name]
+        waiting = [name]
         while waiting:
-            readers: Iterable[str] = list(graph.successors(waiting.pop()))
-            for reader in readers or ("",):
-                if not reader:
-                    return True  # it leaves the network
-                if layer := graph.nodes[reader]["layer"]:
-                    if layer in self.float_layers:
-                        return True
-                    continue
-                if graph.nodes[reader]["kind"] not in PASSES_INTEGERS:
+            readers = list(graph.successors(waiting.pop()))
+            if not readers:
+                return True  # it leaves the network
+            for node in (graph.nodes[reader] for reader in readers):
+                if node["layer"] in self.float_layers or not (
+                    node["layer"] or node["kind"] in PASSES_INTEGERS
+                ):
                     return True
-                waiting.append(reader)
+            waiting += [reader for reader in readers if not graph.nodes[reader]["layer"]]
         return False

@@ -114,7 +114,7 @@ class Interpolator:
     def _law(self, is_depthwise: bool, without: TableEntry | None) -> tuple[float, ...]:
         key = (is_depthwise, id(without))
         if key not in self._laws:
-            self._laws[key] = _fit(
+            self._laws[key] = fit_nonnegative(
                 [
                     (shape.work, entry.value)
                     for entry, shape in self._known
@@ -128,7 +128,7 @@ def _cost(law: Sequence[float], shape: Shape) -> float:
     return sum(coefficient * amount for coefficient, amount in zip(law, shape.work, strict=True))
 
 
-def _fit(points: Sequence[tuple[tuple[float, ...], float]]) -> tuple[float, ...]:
+def fit_nonnegative(points: Sequence[tuple[tuple[float, ...], float]]) -> tuple[float, ...]:
     """Coefficients, none negative, with the least squared relative error; one that no point speaks of is zero."""
     rows = [[amount / value for amount in work] for work, value in points]
     size = len(rows[0])

@@ -1,22 +1,22 @@
 """Costs looked up in a table of measurements."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from hwbmpq.costs.between_layers import BetweenLayers
 from hwbmpq.costs.figures import FigureLog
 from hwbmpq.costs.geometry import positions, repeats
 from hwbmpq.costs.interpolate import Interpolator, shape_of
-from hwbmpq.costs.model import MS_PER_SECOND, CostOptions, origin_text
+from hwbmpq.costs.model import MS_PER_SECOND, CostOptions, cost_layers
 from hwbmpq.costs.registry import register
-from hwbmpq.costs.table import Candidates, CostRow, CostTable, FigureUse, Number, candidates_of
+from hwbmpq.costs.table import Candidates, CostRow, CostTable, FigureUse, Number
 from hwbmpq.errors import UnsupportedLayerError
 from hwbmpq.hardware.formats import WidthPair, parse_format
 from hwbmpq.hardware.lookup_table import KeyValue, LookupTable, TableEntry
 from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.schema import LookupTableRef
-from hwbmpq.hardware.widths import WidthFinder, op_of
+from hwbmpq.hardware.widths import op_of
 from hwbmpq.values import Layer, Precision
 
 Miss = Literal["error", "nearest", "macs_scaled", "interpolated"]
@@ -63,32 +63,26 @@ class LookupTableCost(CostOptions):
         factor = MS_PER_SECOND / figures.need("clock", "core_hz") if table.unit == "cycles" else table.factor
         factor /= table.batch if self.per == "input" else 1
         reader = _Reader(table, self.miss or ref.miss)
-        finder = WidthFinder(profile)
         between = BetweenLayers.of(table, layers, precisions)
-        costs: dict[str, dict[Precision, Number]] = {}
-        origins: dict[str, dict[Precision, str]] = {}
-        promotions: dict[Precision, Precision] = {}
         estimated: dict[str, None] = {}  # an ordered set
-        for layer in layers:
-            costs[layer.name], origins[layer.name] = {}, {}
-            for precision, runs in finder.executions(op_of(layer), candidates_of(layer, precisions)):
-                found = reader.look_up(layer, runs.pair)
-                more = between.boundary(layer, runs.pair) if between else 0.0
-                costs[layer.name][precision] = (found.value * repeats(layer) + more) * factor
-                origins[layer.name][precision] = origin_text(precision, runs, found.origin)
-                if runs.is_promoted:
-                    promotions[precision] = runs.pair.precision
-                if found.is_neighbour:
-                    estimated[layer.name] = None
-        row = CostRow(costs=costs, constant=between.constant * factor if between else 0)
-        findings = _equal_widths(costs) if between else ()
+
+        def cost(layer: Layer, pair: WidthPair) -> tuple[Number, str]:
+            found = reader.look_up(layer, pair)
+            if found.is_neighbour:
+                estimated[layer.name] = None
+            more = between.boundary(layer, pair) if between else 0.0
+            return (found.value * repeats(layer) + more) * factor, found.origin
+
+        found = cost_layers(layers, profile, precisions, cost)
+        row = CostRow(costs=found.costs, constant=between.constant * factor if between else 0)
+        findings = _equal_widths(found.costs) if between else ()
         return CostTable(
             name="lookup_table",
             model="lookup_table",
             unit="uJ" if table.quantity == "energy" else "ms",
             rows=(row,),
             figures=(_use(ref, table), *figures.used),
-            origins=origins,
+            origins=found.origins,
             notes=(
                 *table.notes,
                 *self._batch_note(table),
@@ -96,7 +90,7 @@ class LookupTableCost(CostOptions):
                 *(_overhead_notes(between, row, table) if between else ()),
                 *findings,
             ),
-            promotions=promotions,
+            promotions=found.promotions,
             estimated=tuple(estimated),
             findings=findings,
         )
@@ -282,10 +276,5 @@ def _is_same_work(entry: TableEntry, layer: Layer, table: LookupTable) -> bool:
 def _timed_as(found: _Found, pair: WidthPair, *, is_own: bool) -> _Found:
     if is_own:
         return found
-    return _Found(
-        found.value,
-        f"{found.origin}, timed as {pair.compute}: weights are unpacked",
-        is_neighbour=found.is_neighbour,
-        is_other_width=True,
-        is_extrapolated=found.is_extrapolated,
-    )
+    origin = f"{found.origin}, timed as {pair.compute}: weights are unpacked"
+    return replace(found, origin=origin, is_other_width=True)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict
@@ -10,7 +11,7 @@ from hwbmpq.costs.figures import FigureLog
 from hwbmpq.costs.table import Candidates, Capacity, CostRow, CostTable, Number, candidates_of
 from hwbmpq.hardware.formats import WidthPair
 from hwbmpq.hardware.profile import HardwareProfile
-from hwbmpq.hardware.widths import Execution, WidthFinder, op_of
+from hwbmpq.hardware.widths import WidthFinder, op_of
 from hwbmpq.values import Layer, Precision
 
 
@@ -68,40 +69,58 @@ class LayerwiseCost(CostOptions):
         name = getattr(type(self), "registered_name", type(self).__name__)
         figures = FigureLog(profile, name)
         cost = self.per_layer(figures)
-        finder = WidthFinder(profile)
-        costs: dict[str, dict[Precision, Number]] = {}
-        origins: dict[str, dict[Precision, str]] = {}
-        promotions: dict[Precision, Precision] = {}
-        for layer in layers:
-            row = costs[layer.name] = {}
-            for precision, runs in finder.executions(op_of(layer), candidates_of(layer, precisions)):
-                row[precision] = cost(layer, runs.pair)
-                if runs.is_promoted:
-                    promotions[precision] = runs.pair.precision
-                if origin := origin_text(precision, runs, self.origin(layer, runs.pair)):
-                    origins.setdefault(layer.name, {})[precision] = origin
+        found = cost_layers(
+            layers,
+            profile,
+            precisions,
+            lambda layer, pair: (cost(layer, pair), self.origin(layer, pair)),
+        )
         capacity = self.capacity(figures)
-        special = Counter(text for row in origins.values() for text in set(row.values()))
+        special = Counter(text for row in found.origins.values() for text in set(row.values()))
         return CostTable(
             name=name,
             model=name,
             unit=self.unit,
-            rows=(CostRow(costs=costs),),
+            rows=(CostRow(costs=found.costs),),
             figures=figures.used,
-            origins=origins,
+            origins=found.origins,
             notes=(
                 *self.notes(profile),
-                *(f"{text} ({count} of {len(costs)} layers)" for text, count in special.items()),
+                *(f"{text} ({count} of {len(found.costs)} layers)" for text, count in special.items()),
             ),
             capacity=capacity,
-            promotions=promotions,
+            promotions=found.promotions,
         )
 
 
-def origin_text(precision: Precision, runs: Execution, origin: str) -> str:
-    """Where a number comes from: ``W3A3 runs as W4A4; measured``."""
-    promoted = f"{precision} runs as {runs.pair.precision}" if runs.is_promoted else ""
-    return "; ".join(filter(None, [promoted, origin]))
+@dataclass(frozen=True, kw_only=True)
+class LayerCosts:
+    """What layers cost at their candidates, and where the numbers come from."""
+
+    costs: dict[str, dict[Precision, Number]] = field(default_factory=dict)
+    origins: dict[str, dict[Precision, str]] = field(default_factory=dict)
+    promotions: dict[Precision, Precision] = field(default_factory=dict)
+
+
+def cost_layers(
+    layers: Iterable[Layer],
+    profile: HardwareProfile,
+    precisions: Candidates,
+    cost: Callable[[Layer, WidthPair], tuple[Number, str]],
+) -> LayerCosts:
+    """Every layer at every candidate; ``cost`` gives a number and its origin for the pair that really runs."""
+    finder = WidthFinder(profile)
+    found = LayerCosts()
+    for layer in layers:
+        row = found.costs[layer.name] = {}
+        for precision, runs in finder.executions(op_of(layer), candidates_of(layer, precisions)):
+            row[precision], origin = cost(layer, runs.pair)
+            if runs.is_promoted:
+                found.promotions[precision] = runs.pair.precision
+                origin = "; ".join(filter(None, [f"{precision} runs as {runs.pair.precision}", origin]))
+            if origin:
+                found.origins.setdefault(layer.name, {})[precision] = origin
+    return found
 
 
 class CyclesLatency(LayerwiseCost):

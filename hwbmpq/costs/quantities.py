@@ -35,28 +35,27 @@ def _fits(model: object, quantity: str) -> bool:
 
 
 class _Quantity(CostOptions):
+    """A cost by the name that it is registered with."""
+
     is_alias: ClassVar[bool] = True
-    quantity: ClassVar[str] = ""
+    registered_name: ClassVar[str] = ""
     fallback: ClassVar[CostChoice | None] = None
 
     def tabulate(
         self, layers: Iterable[Layer], profile: HardwareProfile, precisions: Candidates
     ) -> CostTable:
-        choice = profile.cost_models.get(self.quantity, self.fallback)
+        name = self.registered_name
+        choice = profile.cost_models.get(name, self.fallback)
         if choice is None:
-            raise FigureLog(profile, self.quantity).missing(
-                f"cost_models.{self.quantity}",
-                hint=f"say which model answers: `{self.quantity}: {{model: …}}`",
-            )
-        table = chosen_model(self.quantity, choice).tabulate(layers, profile, precisions)
-        if table.unit != UNITS[self.quantity]:
-            raise CostModelError(f"cost model {choice.model!r} gave {table.unit} for {self.quantity}")
+            hint = f"say which model answers: `{name}: {{model: …}}`"
+            raise FigureLog(profile, name).missing(f"cost_models.{name}", hint=hint)
+        table = chosen_model(name, choice).tabulate(layers, profile, precisions)
+        if table.unit != self.unit:
+            raise CostModelError(f"cost model {choice.model!r} gave {table.unit} for {name}")
         notes = (
-            (*table.notes, *_kernel_notes(layers, profile, precisions))
-            if self.quantity != "memory"
-            else table.notes
+            table.notes if name == "memory" else (*table.notes, *_kernel_notes(layers, profile, precisions))
         )
-        return table.named(self.quantity, notes=tuple(dict.fromkeys(notes)))
+        return table.named(name, notes=tuple(dict.fromkeys(notes)))
 
 
 def _kernel_notes(
@@ -76,8 +75,7 @@ def _kernel_notes(
 class Latency(_Quantity):
     """Milliseconds for one input, by the latency model that the profile chooses."""
 
-    unit: ClassVar[str] = "ms"
-    quantity: ClassVar[str] = "latency"
+    unit: ClassVar[str] = UNITS["latency"]
     formula: ClassVar[str] = "that of the model in the profile's cost_models.latency"
     needs: ClassVar[tuple[str, ...]] = ("cost_models.latency",)
 
@@ -86,8 +84,7 @@ class Latency(_Quantity):
 class Energy(_Quantity):
     """Microjoules for one input, by the energy model that the profile chooses."""
 
-    unit: ClassVar[str] = "uJ"
-    quantity: ClassVar[str] = "energy"
+    unit: ClassVar[str] = UNITS["energy"]
     formula: ClassVar[str] = "that of the model in the profile's cost_models.energy"
     needs: ClassVar[tuple[str, ...]] = ("cost_models.energy",)
 
@@ -96,8 +93,7 @@ class Energy(_Quantity):
 class Memory(_Quantity):
     """Bits of the weights: the paper's count, unless the profile's cost_models.memory says more."""
 
-    unit: ClassVar[str] = "bit"
-    quantity: ClassVar[str] = "memory"
+    unit: ClassVar[str] = UNITS["memory"]
     fallback: ClassVar[CostChoice | None] = CostChoice(model="weight_memory")
     formula: ClassVar[str] = "weights * weight_bits"
 
@@ -107,7 +103,7 @@ class _Role(CostOptions):
 
     unit: ClassVar[str] = "bit"
     is_alias: ClassVar[bool] = True
-    name: ClassVar[str] = ""
+    registered_name: ClassVar[str] = ""
     role: ClassVar[str] = ""
     other_role: ClassVar[str] = ""
     cost: ClassVar[str] = ""
@@ -115,7 +111,7 @@ class _Role(CostOptions):
     def tabulate(
         self, layers: Iterable[Layer], profile: HardwareProfile, precisions: Candidates
     ) -> CostTable:
-        figures = FigureLog(profile, self.name)
+        figures = FigureLog(profile, self.registered_name)
         level = figures.level(self.role)
         capacity = figures.capacity(self.role, level.name)
         table = get_cost_model(self.cost).tabulate(layers, profile, precisions)
@@ -123,14 +119,13 @@ class _Role(CostOptions):
         if self.other_role in level.holds:
             notes = (*notes, f"{level.name} holds the {self.other_role} as well, which are not counted here")
         used = {use.path: use for use in (*table.figures, *figures.used)}
-        return table.named(self.name, figures=tuple(used.values()), notes=notes, capacity=capacity)
+        return table.named(self.registered_name, figures=tuple(used.values()), notes=notes, capacity=capacity)
 
 
 @register("flash")
 class Flash(_Role):
     """``memory``, to fit in the profile's memory that holds the weights."""
 
-    name: ClassVar[str] = "flash"
     role: ClassVar[str] = "weights"
     other_role: ClassVar[str] = "activations"
     cost: ClassVar[str] = "memory"
@@ -142,7 +137,6 @@ class Flash(_Role):
 class Ram(_Role):
     """``activation_memory``, to fit in the profile's memory that holds the activations."""
 
-    name: ClassVar[str] = "ram"
     role: ClassVar[str] = "activations"
     other_role: ClassVar[str] = "weights"
     cost: ClassVar[str] = "activation_memory"

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from hwbmpq.costs.interpolate import fit_nonnegative
 from hwbmpq.measure.kit_runner import FEWEST_ROUNDS
 from hwbmpq.measure.operation_graphs import CHAINS, WARM_UPS
 from hwbmpq.measure.programs import FORMS, INTEGER_FORMS
@@ -158,15 +159,5 @@ def middle_mean(values: Sequence[float]) -> float:
 
 def fit_line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
     """``fixed`` and ``per_element``, neither negative, with the least squared relative error."""
-    rows = [(1 / us, elements / us) for elements, us in points]
-    ones, slopes = sum(one * one for one, _ in rows), sum(slope * slope for _, slope in rows)
-    mixed = sum(one * slope for one, slope in rows)
-    sums = sum(one for one, _ in rows), sum(slope for _, slope in rows)
-    determinant = ones * slopes - mixed * mixed
-    fixed = per_element = -1.0
-    if determinant > 1e-9 * ones * slopes:  # more than one size
-        fixed = (sums[0] * slopes - sums[1] * mixed) / determinant
-        per_element = (sums[1] * ones - sums[0] * mixed) / determinant
-    if min(fixed, per_element) >= 0:
-        return fixed, per_element
-    return (0.0, sums[1] / slopes) if fixed < 0 else (sums[0] / ones, 0.0)
+    per_element, fixed = fit_nonnegative([((float(elements), 1.0), us) for elements, us in points])
+    return fixed, per_element
