@@ -11,13 +11,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hwbmpq.graph.macs import MacCounter
 from hwbmpq.graph.operations import (
-    LAYER_KINDS,
     WEIGHTED_MODULES,
     Operation,
     TensorSource,
+    call_facts,
     clamps_negatives,
     first_tensor,
-    negates,
     plain_name,
     storage_of,
 )
@@ -129,18 +128,18 @@ class _Interpreter(fx.Interpreter):
         if node.op == "call_module":
             facts = self._facts_of_module(str(node.target))
         else:
-            kind = _callee(node)
-            facts = {
-                "kind": kind,
-                "module": _module_path(node),
-                "parameters": tuple(
-                    self._parameter_of[n] for n in node.all_input_nodes if n in self._parameter_of
-                ),
-                "weight": self._parameter_of.get(_weight_argument(node), "") if kind in LAYER_KINDS else "",
-                "clamps_negatives": clamps_negatives(kind, node.args, node.kwargs),
-                "negates": negates(kind, node.args, node.kwargs),
-            }
+            facts = call_facts(
+                _callee(node),
+                _module_path(node),
+                node.args,
+                node.kwargs,
+                parameters=map(self._parameter_name, node.all_input_nodes),
+                name_of=self._parameter_name,
+            )
         return {**facts, "inputs": tuple(self._inputs(node))}
+
+    def _parameter_name(self, node: fx.Node) -> str:
+        return self._parameter_of.get(node, "")
 
     def _facts_of_module(self, path: str) -> dict[str, Any]:
         module = self.module.get_submodule(path)
@@ -170,10 +169,6 @@ def _module_kind(module: nn.Module) -> str:
         if isinstance(module, weighted):
             return plain_name(weighted.__name__)
     return plain_name(type(module).__name__)
-
-
-def _weight_argument(node: fx.Node) -> Any:
-    return node.args[1] if len(node.args) > 1 else node.kwargs.get("weight")
 
 
 def _module_path(node: fx.Node) -> str:

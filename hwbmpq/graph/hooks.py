@@ -12,13 +12,12 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from hwbmpq.graph.macs import MacCounter
 from hwbmpq.graph.operations import (
-    LAYER_KINDS,
     Operation,
     TensorSource,
-    clamps_negatives,
-    negates,
+    call_facts,
     plain_name,
     storage_of,
+    tensors,
 )
 
 
@@ -28,7 +27,7 @@ def trace_with_hooks(model: nn.Module, example: torch.Tensor) -> list[Operation]
     recorder.enter(example, kind="input", source=TensorSource.INPUT)
     with _module_stack(model, recorder.stack), recorder.counter, recorder:
         returned = model(example)
-    names = {recorder.name_of(tensor) for tensor in _tensors(returned)}
+    names = {recorder.name_of(tensor) for tensor in tensors(returned)}
     return [replace(operation, is_output=operation.name in names) for operation in recorder.operations]
 
 
@@ -77,38 +76,32 @@ class _Recorder(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        read = list(_tensors((args, kwargs)))
+        read = list(tensors((args, kwargs)))
         inputs = [self.name_of(tensor) for tensor in read]  # before an in-place call takes them over
         versions = [tensor._version for tensor in read]
         self.counter.read()
         result = func(*args, **kwargs)
         macs = self.counter.read()
         changed = [t for t, version in zip(read, versions, strict=True) if t._version != version]
-        made = list(_tensors(result)) or changed
+        made = list(tensors(result)) or changed
         if made and not (_is_attribute(func) and made[0] in self._made_at):
-            name = self.enter(
-                made[0], **self._facts(func, args, kwargs, read), inputs=tuple(inputs), macs=macs
+            facts = call_facts(
+                plain_name(getattr(func, "__name__", str(func))),
+                self.stack[-1] if self.stack else "",
+                args,
+                kwargs,
+                parameters=map(self._parameter_name, read),
+                name_of=self._parameter_name,
             )
+            name = self.enter(made[0], **facts, inputs=tuple(inputs), macs=macs)
             self._changed_at.update({storage_of(t): len(self.operations) - 1 for t in changed})
             if len(made) > 1:
                 for part in made:  # the parts of a split are tensors of their own
                     self.enter(part, kind="getitem", inputs=(name,))
         return result
 
-    def _facts(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], read: list[torch.Tensor]
-    ) -> dict[str, Any]:
-        """What an ``Operation`` says of a call."""
-        kind = plain_name(getattr(func, "__name__", str(func)))
-        weight = args[1] if len(args) > 1 else kwargs.get("weight")
-        return {
-            "kind": kind,
-            "module": self.stack[-1] if self.stack else "",
-            "parameters": tuple(self._parameter_names[id(t)] for t in read if id(t) in self._parameter_names),
-            "weight": self._parameter_names.get(id(weight), "") if kind in LAYER_KINDS else "",
-            "clamps_negatives": clamps_negatives(kind, args, kwargs),
-            "negates": negates(kind, args, kwargs),
-        }
+    def _parameter_name(self, tensor: object) -> str:
+        return self._parameter_names.get(id(tensor), "")
 
     def name_of(self, tensor: torch.Tensor) -> str:
         """The operation that made a tensor, or last changed it."""
@@ -116,7 +109,7 @@ class _Recorder(TorchFunctionMode):
             made_at: int = self._made_at[tensor]
             changed_at = self._changed_at.get(storage_of(tensor), 0)
             return self.operations[max(made_at, changed_at)].name
-        parameter = self._parameter_names.get(id(tensor), "")
+        parameter = self._parameter_name(tensor)
         source = TensorSource.PARAMETER if parameter else TensorSource.CONSTANT
         return self.enter(
             tensor, kind=source.value, source=source, parameters=(parameter,) if parameter else ()
@@ -125,14 +118,3 @@ class _Recorder(TorchFunctionMode):
 
 def _is_attribute(func: Any) -> bool:
     return getattr(func, "__name__", "") == "__get__"
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)

@@ -1,8 +1,9 @@
 """What the tracers hand over: a network as a list of operations in execution order."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import torch
 from torch import nn
@@ -85,18 +86,39 @@ def plain_name(name: str) -> str:
     return name.replace("_", "").lower()
 
 
+def tensors(value: object) -> Iterator[torch.Tensor]:
+    """Every tensor in a (nested) result."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (dict, tuple, list)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from tensors(item)
+
+
 def first_tensor(value: object) -> torch.Tensor | None:
     """The first tensor in a (nested) result, or None if it holds no tensor."""
-    if isinstance(value, torch.Tensor):
-        return value
-    if isinstance(value, dict):
-        value = tuple(value.values())
-    if isinstance(value, (tuple, list)):
-        for item in value:
-            found = first_tensor(item)
-            if found is not None:
-                return found
-    return None
+    return next(tensors(value), None)
+
+
+def call_facts(
+    kind: str,
+    module: str,
+    args: Sequence[object],
+    named: Mapping[str, object],
+    *,
+    parameters: Iterable[str],
+    name_of: Callable[[Any], str],
+) -> dict[str, Any]:
+    """What an ``Operation`` says of a function's call; ``name_of`` gives a parameter's name, or ""."""
+    weight = args[1] if len(args) > 1 else named.get("weight")
+    return {
+        "kind": kind,
+        "module": module,
+        "parameters": tuple(filter(None, parameters)),
+        "weight": name_of(weight) if kind in LAYER_KINDS else "",
+        "clamps_negatives": clamps_negatives(kind, args, named),
+        "negates": negates(kind, args, named),
+    }
 
 
 def storage_of(tensor: torch.Tensor) -> int:
