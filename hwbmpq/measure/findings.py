@@ -4,7 +4,7 @@ import json
 import statistics
 from collections.abc import Iterable
 
-from hwbmpq.measure.programs import FLOAT, INT8, QDQ16, UINT8, WEIGHT_ONLY, Form
+from hwbmpq.measure.programs import FLOAT, INT8, QDQ16, UINT8, WEIGHT_ONLY, Program
 from hwbmpq.measure.tables import MeasuredLayer, Measurement
 
 _ALIKE = 0.05
@@ -30,27 +30,27 @@ def findings(measurement: Measurement) -> tuple[str, ...]:
     return tuple(found)
 
 
-def ratios(measurement: Measurement, form: Form, op: str) -> list[tuple[float, MeasuredLayer]]:
+def ratios(measurement: Measurement, program: Program, op: str) -> list[tuple[float, MeasuredLayer]]:
     """For every layer that was measured both ways: its share of float's time."""
     floats = {_key(layer): layer.timing.us for layer in _of(measurement, FLOAT, op)}
     return [
         (layer.timing.us / floats[_key(layer)], layer)
-        for layer in _of(measurement, form, op)
+        for layer in _of(measurement, program, op)
         if _key(layer) in floats
     ]
 
 
-def _of(measurement: Measurement, form: Form, op: str) -> Iterable[MeasuredLayer]:
-    return (layer for layer in measurement.layers if layer.entry.form == form.name and layer.op == op)
+def _of(measurement: Measurement, program: Program, op: str) -> Iterable[MeasuredLayer]:
+    return (layer for layer in measurement.layers if layer.entry.program == program.name and layer.op == op)
 
 
 def _key(layer: MeasuredLayer) -> str:
     return json.dumps(layer.entry.geometry)
 
 
-def _share(measurement: Measurement, form: Form, op: str) -> float | None:
+def _share(measurement: Measurement, program: Program, op: str) -> float | None:
     """All layers together: the share of float's time that they take; tiny ones count only if there are no others."""
-    found = ratios(measurement, form, op)
+    found = ratios(measurement, program, op)
     found = [item for item in found if not _is_tiny(*item)] or found
     float_us = sum(layer.timing.us / ratio for ratio, layer in found)
     return sum(layer.timing.us for _, layer in found) / float_us if found else None
@@ -60,14 +60,14 @@ def _is_tiny(ratio: float, layer: MeasuredLayer) -> bool:
     return layer.timing.us / ratio < _TINY_US
 
 
-def _remark(measurement: Measurement, form: Form, op: str) -> str:
+def _remark(measurement: Measurement, program: Program, op: str) -> str:
     """What has to be said about a share."""
-    found = ratios(measurement, form, op)
+    found = ratios(measurement, program, op)
     return _ONLY_TINY if found and all(_is_tiny(*item) for item in found) else ""
 
 
 def _about_integers(measurement: Measurement, op: str) -> str:
-    narrow, wide = (_share(measurement, form, op) for form in (INT8, UINT8))
+    narrow, wide = (_share(measurement, program, op) for program in (INT8, UINT8))
     kind = _KINDS.get(op, op)
     if measurement.results.machine.accumulates_int32:
         wide = narrow  # the signed kernel runs all widths
@@ -122,8 +122,8 @@ def _about_sixteen_bits(measurement: Measurement) -> list[str]:
 def _about_weight_only(measurement: Measurement) -> list[str]:
     """Where reading the weights is most of the work, narrow ones beside float activations can win."""
     spoken = []
-    for bits, form in WEIGHT_ONLY.items():
-        found = ratios(measurement, form, "linear")
+    for bits, program in WEIGHT_ONLY.items():
+        found = ratios(measurement, program, "linear")
         if found:
             ratio, layer = max(found, key=lambda item: item[1].entry.macs)
             geometry = layer.entry.geometry or {}
@@ -153,9 +153,9 @@ def _about_missing(measurement: Measurement) -> list[str]:
         if measurement.fewest_rounds < measurement.results.settings.rounds
         else f"The measurement was interrupted: {measurement.missing} of {total} kernels are missing."
     ]
-    misses = {form: error for form, error in measurement.estimate_errors.items() if error > _DOUBTFUL}
+    misses = {program: error for program, error in measurement.estimate_errors.items() if error > _DOUBTFUL}
     if misses:
-        spoken = ", ".join(f"{error:.0%} ({form})" for form, error in misses.items())
+        spoken = ", ".join(f"{error:.0%} ({program})" for program, error in misses.items())
         said.append(
             f"Predictions are not to be trusted: a layer that was not measured is missed by {spoken} in the median."
         )

@@ -1,4 +1,4 @@
-"""The ONNX model of one layer in one form, built as the exporter writes it into a network."""
+"""The ONNX model of one layer for one program, built as the exporter writes it into a network."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from hwbmpq.errors import UnsupportedLayerError
 from hwbmpq.measure.onnx_graphs import MICROSOFT, PERIOD, SCALE, GraphBuilder, repeated
-from hwbmpq.measure.programs import INT8, INTEGER_FORMS, NBITS, QDQ16, WEIGHT_ONLY, Form
+from hwbmpq.measure.programs import INT8, INTEGER_PROGRAMS, NBITS, QDQ16, WEIGHT_ONLY, Program
 from hwbmpq.values import Layer
 
 BLOCK = 32
@@ -15,19 +15,19 @@ MOST_COPIED = 4 << 20
 """Layers with more weights than this are there once: their time is that of fetching them, whatever ran before."""
 
 
-def layer_graph(layer: Layer, form: Form) -> tuple[bytes, int]:
+def layer_graph(layer: Layer, program: Program) -> tuple[bytes, int]:
     """A file with this layer, its inputs and outputs in float; and how many copies of the layer are in it.
 
-    The first copy brings the program into the caches, the last one is to be timed: in a network, too, the code
+    The first copy brings the code into the caches, the last one is to be timed: in a network, too, the code
     has just run for another layer, the input has just been written, and the weights have to be fetched.
     """
     copies = 1 if layer.weight_elements > MOST_COPIED else 2
     build = GraphBuilder()
     random = np.random.default_rng(0)
     given = "x"
-    if form is QDQ16 or form in INTEGER_FORMS:
-        given = build.quantized("x", 16 if form is QDQ16 else 8, is_signed=layer.input_signed)
-    made = [_copy(build, layer, form, given, random) for _ in range(copies)]
+    if program is QDQ16 or program in INTEGER_PROGRAMS:
+        given = build.quantized("x", 16 if program is QDQ16 else 8, is_signed=layer.input_signed)
+    made = [_copy(build, layer, program, given, random) for _ in range(copies)]
     outputs = dict.fromkeys(made, _with_any_batch(layer.output_shape))
     return build.model({"x": _with_any_batch(layer.input_shape)}, outputs), copies
 
@@ -37,25 +37,29 @@ def _with_any_batch(shape: tuple[int, ...]) -> tuple[int | str, ...]:
     return ("batch", *shape[1:]) if shape[0] == 1 and len(shape) > 1 else shape
 
 
-def _copy(build: GraphBuilder, layer: Layer, form: Form, given: str, random: np.random.Generator) -> str:
-    if form in WEIGHT_ONLY.values():
-        return _weight_only(build, layer, next(bits for bits in NBITS if WEIGHT_ONLY[bits] == form), random)
-    made = _product(build, layer, form, given, random)
+def _copy(
+    build: GraphBuilder, layer: Layer, program: Program, given: str, random: np.random.Generator
+) -> str:
+    if program in WEIGHT_ONLY.values():
+        return _weight_only(
+            build, layer, next(bits for bits in NBITS if WEIGHT_ONLY[bits] == program), random
+        )
+    made = _product(build, layer, program, given, random)
     if _has_tokens(layer):
         return made
     made = build.node("Relu", [made])
-    if form in INTEGER_FORMS:
-        made = build.quantized(
-            made, 8, is_signed=False
-        )  # the next layer's: integer convolutions round their output
+    if program in INTEGER_PROGRAMS:  # the next layer's: integer convolutions round their output
+        made = build.quantized(made, 8, is_signed=False)
     return made
 
 
-def _product(build: GraphBuilder, layer: Layer, form: Form, given: str, random: np.random.Generator) -> str:
+def _product(
+    build: GraphBuilder, layer: Layer, program: Program, given: str, random: np.random.Generator
+) -> str:
     if layer.kind == "linear":
-        return _linear(build, layer, form, given, random)
-    weight = _weight(build, layer.weight_shape, form, random, axis=1 if layer.is_transposed else 0)
-    inputs = [given, weight, _bias(build, layer, form)]
+        return _linear(build, layer, program, given, random)
+    weight = _weight(build, layer.weight_shape, program, random, axis=1 if layer.is_transposed else 0)
+    inputs = [given, weight, _bias(build, layer, program)]
     attributes: dict[str, Any] = {
         "kernel_shape": layer.kernel_size,
         "strides": layer.stride,
@@ -74,26 +78,28 @@ def _has_tokens(layer: Layer) -> bool:
     return layer.kind == "linear" and len(layer.input_shape) > 2
 
 
-def _linear(build: GraphBuilder, layer: Layer, form: Form, given: str, random: np.random.Generator) -> str:
+def _linear(
+    build: GraphBuilder, layer: Layer, program: Program, given: str, random: np.random.Generator
+) -> str:
     outputs, inputs = layer.weight_shape
     if not _has_tokens(layer):
-        weight = _weight(build, (outputs, inputs), form, random, axis=0)
-        return build.node("Gemm", [given, weight, _bias(build, layer, form)], transB=1)
-    product = build.node("MatMul", [given, _weight(build, (inputs, outputs), form, random, axis=1)])
+        weight = _weight(build, (outputs, inputs), program, random, axis=0)
+        return build.node("Gemm", [given, weight, _bias(build, layer, program)], transB=1)
+    product = build.node("MatMul", [given, _weight(build, (inputs, outputs), program, random, axis=1)])
     return build.node("Add", [product, build.constant(np.zeros(outputs, np.float32))])
 
 
 def _weight(
-    build: GraphBuilder, shape: tuple[int, ...], form: Form, random: np.random.Generator, *, axis: int
+    build: GraphBuilder, shape: tuple[int, ...], program: Program, random: np.random.Generator, *, axis: int
 ) -> str:
-    if form in INTEGER_FORMS:
-        return build.stored_weight(shape, is_signed=form is INT8, axis=axis, random=random)
+    if program in INTEGER_PROGRAMS:
+        return build.stored_weight(shape, is_signed=program is INT8, axis=axis, random=random)
     return build.constant(repeated(random.standard_normal(PERIOD, dtype=np.float32) / 20, shape))
 
 
-def _bias(build: GraphBuilder, layer: Layer, form: Form) -> str:
+def _bias(build: GraphBuilder, layer: Layer, program: Program) -> str:
     """Norms are folded into the layer before them: every layer gets a bias."""
-    if form in INTEGER_FORMS:
+    if program in INTEGER_PROGRAMS:
         return build.stored_bias(layer.out_channels)
     return build.constant(np.zeros(layer.out_channels, np.float32))
 

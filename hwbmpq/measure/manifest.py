@@ -1,4 +1,4 @@
-"""What to measure: the distinct layers of some networks, each in the forms that run the widths asked for."""
+"""What to measure: the distinct layers of some networks, by each program that runs the widths asked for."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,22 +21,11 @@ from hwbmpq.measure.operation_graphs import (
     operation_graphs,
     reference_graph,
 )
-from hwbmpq.measure.programs import Form, form_of
+from hwbmpq.measure.programs import Program, program_of
 from hwbmpq.values import Layer, Precision
 
-KEY = (
-    "op",
-    "in_channels",
-    "out_channels",
-    "kernel_size",
-    "stride",
-    "dilation",
-    "groups",
-    "out_h",
-    "out_w",
-    "positions",
-    "w_bits",
-    "a_bits",
+KEY = tuple(
+    "op in_channels out_channels kernel_size stride dilation groups out_h out_w positions w_bits a_bits".split()
 )
 """What tells the entries of a measured table apart."""
 DEFAULT_WIDTHS = tuple(
@@ -52,10 +41,10 @@ Write = Callable[[str, bytes], None]
 
 @dataclass(frozen=True, kw_only=True)
 class LayerKernel:
-    """A layer in a form, as it is to be timed."""
+    """A layer, and the program to time it with."""
 
     layer: Layer
-    form: Form
+    program: Program
 
     @property
     def geometry(self) -> dict[str, Any]:
@@ -68,20 +57,22 @@ class LayerKernel:
 def layer_kernels(
     networks: Iterable[Iterable[Layer]], widths: Sequence[Precision], *, accumulates_int32: bool | None = None
 ) -> tuple[LayerKernel, ...]:
-    """Every distinct layer × form, in the order in which the networks have them.
+    """Every distinct layer × program, in the order in which the networks have them.
 
-    Which form runs 8-bit weights depends on whether the processor has ``accumulates_int32``; None if that is not known yet.
+    Which program runs 8-bit weights depends on whether the processor has ``accumulates_int32``; None if that is not known yet.
     """
     kinds = (False, True) if accumulates_int32 is None else (accumulates_int32,)
     found: dict[str, LayerKernel] = {}
     for layer in (layer for network in networks for layer in network):
-        forms = dict.fromkeys(
-            form_of(op_of(layer), precision, accumulates_int32=kind) for precision in widths for kind in kinds
+        programs = dict.fromkeys(
+            program_of(op_of(layer), precision, accumulates_int32=kind)
+            for precision in widths
+            for kind in kinds
         )
-        for form in forms:
-            if form is not None:
-                kernel = LayerKernel(layer=layer, form=form)
-                found.setdefault(json.dumps([kernel.geometry, form.name]), kernel)
+        for program in programs:
+            if program is not None:
+                kernel = LayerKernel(layer=layer, program=program)
+                found.setdefault(json.dumps([kernel.geometry, program.name]), kernel)
     if not found:
         asked = ", ".join(map(str, widths))
         raise HwbmpqError(
@@ -129,24 +120,16 @@ def write_kernels(
 def _all_files(kernels: Sequence[LayerKernel]) -> Iterator[tuple[dict[str, Any], bytes]]:
     """What is between layers comes first: an interrupted measurement has it."""
     for length in CHAINS:
-        for is_wall in (False, True):
-            ident = f"chain{length}{'_wall' if is_wall else ''}"
-            entry = _entry(ident, is_wall=is_wall, chain=length)
-            yield entry, chain_graph(length)
+        for suffix, is_wall in (("", False), ("_wall", True)):
+            yield _entry(f"chain{length}{suffix}", is_wall=is_wall, chain=length), chain_graph(length)
     for index, graph in enumerate(operation_graphs()):
-        entry = _entry(
-            f"operation{index:03d}", copies=len(WARM_UPS), operation=graph.name, elements=graph.elements
-        )
-        yield entry, graph.content
+        own = {"operation": graph.name, "elements": graph.elements}
+        yield _entry(f"operation{index:03d}", copies=len(WARM_UPS), **own), graph.content
     for index, kernel in enumerate(kernels):
-        content, copies = layer_graph(kernel.layer, kernel.form)
+        content, copies = layer_graph(kernel.layer, kernel.program)
         work = kernel.geometry["macs"] * copies
-        yield (
-            _entry(
-                f"layer{index:04d}", macs=work, copies=copies, form=kernel.form.name, geometry=kernel.geometry
-            ),
-            content,
-        )
+        own = {"form": kernel.program.name, "geometry": kernel.geometry}
+        yield _entry(f"layer{index:04d}", macs=work, copies=copies, **own), content
 
 
 def _entry(

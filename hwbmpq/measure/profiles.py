@@ -14,7 +14,7 @@ from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.schema import is_name
 from hwbmpq.io import atomic_write
 from hwbmpq.measure.findings import findings
-from hwbmpq.measure.programs import FLOAT, INTEGER_FORMS, form_of
+from hwbmpq.measure.programs import FLOAT, INTEGER_PROGRAMS, program_of
 from hwbmpq.measure.tables import Measurement, checked_table, device_name, table_dict, table_text
 from hwbmpq.values import FLOAT_BITS, Precision
 
@@ -165,8 +165,8 @@ def _formats(precision: Precision) -> dict[str, str]:
 
 
 def _compute(op: str, precision: Precision) -> str:
-    form = form_of(op, precision)
-    return "int8" if form in INTEGER_FORMS else "fp32" if form is not None else FLOAT.name
+    program = program_of(op, precision)
+    return "int8" if program in INTEGER_PROGRAMS else "fp32" if program is not None else FLOAT.name
 
 
 def _ends(measurement: Measurement) -> Precision | None:
@@ -186,7 +186,7 @@ def parse_widths(texts: Sequence[str]) -> tuple[Precision, ...]:
             raise HwbmpqError(
                 f"{text!r} is no pair of widths", hint="write W8A8, W4A8, W16A16, W32A32 (float) and the like"
             ) from None
-        if form_of("linear", precision) is None:
+        if program_of("linear", precision) is None:
             raise HwbmpqError(
                 f"ONNX Runtime has no kernel for {precision}",
                 hint="weights and activations of at most 8 bits, or of at most 16, or both 32 (float); beside float "

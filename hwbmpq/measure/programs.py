@@ -10,32 +10,30 @@ NBITS = (2, 4, 8)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Form:
+class Program:
     """One way to run a layer; every pair of widths that it runs takes the same time."""
 
     name: str
-    title: str
     leaves_out: frozenset[str] = frozenset()
     """Nodes around a single layer that a chain of layers does not have, or that are counted by themselves."""
 
 
-_LAYOUTS = frozenset({"ReorderInput", "ReorderOutput", "Transpose"})
-FLOAT = Form(name="float32", title="float32", leaves_out=_LAYOUTS)
-_CONVERSIONS = _LAYOUTS | {"QuantizeLinear", "DequantizeLinear"}
-INT8 = Form(name="int8", title="int8", leaves_out=_CONVERSIONS)
-UINT8 = Form(name="uint8", title="8-bit weights as uint8", leaves_out=_CONVERSIONS)
-"""Where both sides use all 8 bits, signed weights would overflow on x86 without VNNI: see ``export.byte_weights``."""
-INTEGER_FORMS = (INT8, UINT8)
-QDQ16 = Form(name="qdq16", title="float32 between 16-bit quantizers")
-WEIGHT_ONLY = {
-    bits: Form(name=f"nbits{bits}", title=f"{bits}-bit weights beside float32 (MatMulNBits)")
-    for bits in NBITS
-}
-FORMS = {form.name: form for form in (FLOAT, INT8, UINT8, QDQ16, *WEIGHT_ONLY.values())}
+LAYOUTS = frozenset({"ReorderInput", "ReorderOutput", "Transpose"})
+FLOAT = Program(name="float32", leaves_out=LAYOUTS)
+_CONVERSIONS = LAYOUTS | {"QuantizeLinear", "DequantizeLinear"}
+INT8 = Program(name="int8", leaves_out=_CONVERSIONS)
+UINT8 = Program(name="uint8", leaves_out=_CONVERSIONS)
+"""8-bit weights: where both sides use all 8 bits, signed ones would overflow on x86 without VNNI."""
+INTEGER_PROGRAMS = (INT8, UINT8)
+QDQ16 = Program(name="qdq16")
+"""float32 between 16-bit quantizers."""
+WEIGHT_ONLY = {bits: Program(name=f"nbits{bits}") for bits in NBITS}
+"""Narrow weights beside float32 (``MatMulNBits``), by their width."""
+PROGRAMS = {program.name: program for program in (FLOAT, INT8, UINT8, QDQ16, *WEIGHT_ONLY.values())}
 
 
-def form_of(op: str, precision: Precision, *, accumulates_int32: bool = False) -> Form | None:
-    """The form that runs an operation (as profiles call it) at these widths; None if there is none.
+def program_of(op: str, precision: Precision, *, accumulates_int32: bool = False) -> Program | None:
+    """The program that runs an operation (as profiles call it) at these widths; None if there is none.
 
     ``accumulates_int32``: the processor adds products of bytes in 32 bits.
     """

@@ -24,7 +24,7 @@ from hwbmpq.measure.kit_runner import (
 )
 from hwbmpq.measure.manifest import KEY, MOST_KERNELS
 from hwbmpq.measure.operation_graphs import CHAINS
-from hwbmpq.measure.programs import FORMS
+from hwbmpq.measure.programs import PROGRAMS
 from hwbmpq.values import Precision
 
 MOST_BYTES = 16 << 20
@@ -87,14 +87,14 @@ class _Block(BaseModel):
 
 
 class KernelEntry(_Block):
-    """One file of a kit: a layer in a form, an operation, or a chain."""
+    """One file of a kit: a layer for a program, an operation, or a chain."""
 
     id: _Id
     macs: _Count
     copies: Annotated[int, Field(ge=1, le=16)]
     is_wall: bool
     bytes: _Count
-    form: Literal[tuple(FORMS)] | None = None  # type: ignore[valid-type]
+    program: Literal[tuple(PROGRAMS)] | None = Field(None, alias="form")  # type: ignore[valid-type]
     geometry: Annotated[dict[str, Any], AfterValidator(_checked_geometry)] | None = None
     operation: Literal[OVERHEAD_OPS] | None = None  # type: ignore[valid-type]
     elements: _Count | None = None
@@ -185,8 +185,8 @@ class Results(_Block):
             if any(len(node.us) != count for node in kernel.ops.values()):
                 raise ValueError(f"{ident}: its times are not one for each round")
         for entry in self.manifest.kernels:
-            if (entry.form is None) != (entry.geometry is None):
-                raise ValueError(f"{entry.id}: a form and a geometry belong together")
+            if (entry.program is None) != (entry.geometry is None):
+                raise ValueError(f"{entry.id}: a program and a geometry belong together")
             if entry.geometry is not None:
                 _check_entry(entry)
             if (entry.geometry is not None or entry.is_wall) and entry.id in self.times:

@@ -8,12 +8,11 @@ from functools import cached_property
 from hwbmpq.costs.interpolate import fit_nonnegative
 from hwbmpq.measure.kit_runner import FEWEST_ROUNDS
 from hwbmpq.measure.operation_graphs import CHAINS, WARM_UPS
-from hwbmpq.measure.programs import FORMS, INTEGER_FORMS
+from hwbmpq.measure.programs import INTEGER_PROGRAMS, LAYOUTS, PROGRAMS
 from hwbmpq.measure.results import KernelEntry, Results, ResultsError
 
 DISTURBED = 1.25
 """A round is disturbed if the reference differs by this factor before and after it, or from its median."""
-_LAYOUTS = frozenset({"ReorderInput", "ReorderOutput", "Transpose"})
 _SMALLEST_US = 0.1
 
 
@@ -122,12 +121,12 @@ class Summary:
         )
 
     def layer_timing(self, entry: KernelEntry) -> KernelTiming | None:
-        """What a layer takes in the midst of others of its form."""
-        form = FORMS[str(entry.form)]
+        """What a layer takes amid others that the same program runs."""
+        program = PROGRAMS[str(entry.program)]
         times = self.results.times.get(entry.id)
-        if form in INTEGER_FORMS and times is not None and not any(map(is_integer_kernel, times.ops)):
-            return self.timing(entry, _LAYOUTS)  # no integer kernel: converting is part of it
-        return self.timing(entry, form.leaves_out)
+        if program in INTEGER_PROGRAMS and times is not None and not any(map(is_integer_kernel, times.ops)):
+            return self.timing(entry, LAYOUTS)  # no integer kernel: converting is part of it
+        return self.timing(entry, program.leaves_out)
 
     def operation_points(self, name: str, op: str | None = None) -> list[tuple[int, float]]:
         """Elements and microseconds of an operation at each size; of one kind of node if given."""
@@ -135,7 +134,7 @@ class Summary:
         for entry in self.results.manifest.kernels:
             if entry.operation == name and entry.id in self.results.times:
                 others = frozenset(self.results.times[entry.id].ops) - {op} if op else frozenset()
-                timing = self.timing(entry, _LAYOUTS | set(WARM_UPS) | others)
+                timing = self.timing(entry, LAYOUTS | set(WARM_UPS) | others)
                 if timing is not None:
                     points.append((entry.elements or 1, timing.us))
         return points

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from hwbmpq.costs.interpolate import leave_one_out
 from hwbmpq.hardware.lookup_table import LookupTable
 from hwbmpq.measure.manifest import KEY
-from hwbmpq.measure.programs import FORMS, Form, form_of, widened
+from hwbmpq.measure.programs import PROGRAMS, Program, program_of, widened
 from hwbmpq.measure.results import KernelEntry, Machine, Results, ResultsError
 from hwbmpq.measure.summary import KernelTiming, Summary, fit_line
 from hwbmpq.values import Precision
@@ -36,7 +36,7 @@ _FLAG_NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredLayer:
-    """A layer in a form, and what it takes."""
+    """A layer that a program ran, and how long it took."""
 
     entry: KernelEntry
     timing: KernelTiming
@@ -60,7 +60,7 @@ class Measurement:
         summary = Summary(results)
         found = []
         for entry in results.manifest.kernels:
-            timing = summary.layer_timing(entry) if entry.form is not None else None
+            timing = summary.layer_timing(entry) if entry.program is not None else None
             if timing is not None:
                 found.append(MeasuredLayer(entry=entry, timing=timing))
         if not found:
@@ -69,13 +69,17 @@ class Measurement:
 
     def precisions(self, op: str) -> tuple[Precision, ...]:
         """The widths asked for that some layer of this operation was measured at."""
-        forms = {layer.entry.form for layer in self.layers if layer.op == op}
-        pairs = [(precision, self.form_of(op, precision)) for precision in self.results.manifest.precisions]
-        return tuple(precision for precision, form in pairs if form is not None and form.name in forms)
+        programs = {layer.entry.program for layer in self.layers if layer.op == op}
+        pairs = [
+            (precision, self.program_of(op, precision)) for precision in self.results.manifest.precisions
+        ]
+        return tuple(
+            precision for precision, program in pairs if program is not None and program.name in programs
+        )
 
-    def form_of(self, op: str, precision: Precision) -> Form | None:
-        """The form that runs an operation at these widths on this machine."""
-        return form_of(op, precision, accumulates_int32=self.results.machine.accumulates_int32)
+    def program_of(self, op: str, precision: Precision) -> Program | None:
+        """The program that runs an operation at these widths on this machine."""
+        return program_of(op, precision, accumulates_int32=self.results.machine.accumulates_int32)
 
     @property
     def ops(self) -> tuple[str, ...]:
@@ -99,11 +103,11 @@ class Measurement:
 
     @cached_property
     def estimate_errors(self) -> dict[str, float]:
-        """By form: the median share by which a layer is missed if it is estimated from all others."""
-        widths = {form.name: _some_width(form.name, self) for form in FORMS.values()}
+        """By program: the median share by which a layer is missed if it is estimated from all others."""
+        widths = {program.name: _some_width(program.name, self) for program in PROGRAMS.values()}
         errors = {}
         for name, precision in widths.items():
-            layers = [layer for layer in self.layers if layer.entry.form == name]
+            layers = [layer for layer in self.layers if layer.entry.program == name]
             if precision is None or not layers:
                 continue
             tried = [layers[index] for index in evenly_spaced(len(layers), MOST_TRIED)]
@@ -174,8 +178,8 @@ def _entries(measurement: Measurement) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for layer in measurement.layers:
         for precision in measurement.results.manifest.precisions:
-            form = measurement.form_of(layer.op, precision)
-            if form is None or form.name != layer.entry.form:
+            program = measurement.program_of(layer.op, precision)
+            if program is None or program.name != layer.entry.program:
                 continue
             note = widened(precision)
             entry = {
@@ -214,7 +218,7 @@ def _record(measurement: Measurement) -> dict[str, Any]:
         "widths": list(results.manifest.widths),
         "kernels": len(results.times),
         "layer_kernels": sum(
-            entry.form is not None and entry.id in results.times for entry in results.manifest.kernels
+            entry.program is not None and entry.id in results.times for entry in results.manifest.kernels
         ),
         "missing_kernels": measurement.missing,
         "is_complete": results.is_complete,
@@ -227,10 +231,10 @@ def _record(measurement: Measurement) -> dict[str, Any]:
     }
 
 
-def _some_width(form: str, measurement: Measurement) -> Precision | None:
+def _some_width(program: str, measurement: Measurement) -> Precision | None:
     def runs(precision: Precision) -> bool:
-        found = measurement.form_of("linear", precision)
-        return found is not None and found.name == form
+        found = measurement.program_of("linear", precision)
+        return found is not None and found.name == program
 
     return next(filter(runs, measurement.results.manifest.precisions), None)
 

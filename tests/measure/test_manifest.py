@@ -22,7 +22,7 @@ def test_layers_that_repeat_are_there_once() -> None:
 
 def test_widths_of_one_kernel_are_timed_once() -> None:
     kernels = layer_kernels([[conv_layer(8, 16, size=12)]], [W2A8, W4A8, W8A8], accumulates_int32=False)
-    assert [kernel.form.name for kernel in kernels] == ["int8", "uint8"]
+    assert [kernel.program.name for kernel in kernels] == ["int8", "uint8"]
 
 
 @pytest.mark.parametrize(
@@ -30,14 +30,14 @@ def test_widths_of_one_kernel_are_timed_once() -> None:
 )
 def test_what_runs_bytes_depends_on_the_processor(accumulates_int32: bool | None, forms: list[str]) -> None:
     kernels = layer_kernels([[conv_layer(8, 16, size=12)]], [W8A8], accumulates_int32=accumulates_int32)
-    assert [kernel.form.name for kernel in kernels] == forms
+    assert [kernel.program.name for kernel in kernels] == forms
 
 
 def test_weight_only_widths_are_for_linear_layers() -> None:
     kernels = layer_kernels(
         [[conv_layer(8, 16, size=12), linear_layer(8, 4)]], [W8A8, W8A32], accumulates_int32=False
     )
-    assert [(kernel.layer.kind, kernel.form.name) for kernel in kernels] == [
+    assert [(kernel.layer.kind, kernel.program.name) for kernel in kernels] == [
         ("conv2d", "uint8"),
         ("linear", "uint8"),
         ("linear", "nbits8"),

@@ -279,7 +279,7 @@ def test_estimates_are_tried_on_a_sample(parsed: Results, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(tables, "leave_one_out", counted)
     one = Measurement.of(parsed)
-    many = replace(one, layers=tuple(layer for layer in one.layers if layer.entry.form == "float32") * 375)
+    many = replace(one, layers=tuple(layer for layer in one.layers if layer.entry.program == "float32") * 375)
     assert len(many.layers) == 1500
     assert many.estimate_errors == {"float32": 0.25}
     assert tried == [200]

@@ -5,7 +5,7 @@ import pytest
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.measure.kit_runner import accumulates_in_int32
 from hwbmpq.measure.profiles import parse_widths
-from hwbmpq.measure.programs import INT8, form_of, widened
+from hwbmpq.measure.programs import INT8, program_of, widened
 from hwbmpq.values import Precision
 
 
@@ -24,14 +24,15 @@ from hwbmpq.values import Precision
         ("linear", "W32A8", None),
     ],
 )
-def test_each_pair_has_its_form(op: str, widths: str, form: str | None) -> None:
-    found = form_of(op, Precision.parse(widths))
+def test_each_pair_has_its_program(op: str, widths: str, form: str | None) -> None:
+    found = program_of(op, Precision.parse(widths))
     assert (None if found is None else found.name) == form
 
 
 def test_where_sums_are_wide_signed_bytes_run_all_widths_up_to_eight() -> None:
     found = {
-        form_of("conv2d", Precision.parse(text), accumulates_int32=True) for text in ("W2A8", "W8A8", "W8A4")
+        program_of("conv2d", Precision.parse(text), accumulates_int32=True)
+        for text in ("W2A8", "W8A8", "W8A4")
     }
     assert found == {INT8}
 

@@ -14,7 +14,7 @@ Sign = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 def entry(results: Results, form: str, op: str = "conv2d") -> KernelEntry:
-    return next(e for e in results.manifest.kernels if e.form == form and (e.geometry or {})["op"] == op)
+    return next(e for e in results.manifest.kernels if e.program == form and (e.geometry or {})["op"] == op)
 
 
 def test_what_the_profiler_and_the_call_take_is_told_from_the_chains(parsed: Results) -> None:
