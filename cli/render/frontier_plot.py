@@ -8,14 +8,14 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.report.html.colours import DISTINCT
 from hwbmpq.units import scale
 
 if TYPE_CHECKING:
     from hwbmpq.allocate import Frontier
 
 _DECADE = 10
-# Okabe and Ito's colours, which colour-blind readers can tell apart.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_COLOURS = (*DISTINCT, "#000000")
 
 
 def plot_frontiers(
@@ -31,8 +31,17 @@ def plot_frontiers(
     with matplotlib.rc_context({"svg.fonttype": "none", "font.size": 10}):
         figure = Figure(figsize=(7.5, 4.5), layout="constrained")
         axes = figure.add_subplot()
-        draw = _draw_points if len(costs) > 1 else _draw_lines
-        draw(figure, axes, frontiers, costs, units, objective)
+        label = f"objective ({objective}), % of its range"
+        scales = [_scale(frontiers, place, units[cost]) for place, cost in enumerate(costs)]
+        if len(costs) > 1:
+            figure.colorbar(
+                _draw_points(axes, frontiers, *(size for _, size in scales)), ax=axes, label=label
+            )
+        else:
+            _draw_lines(axes, frontiers, scales[0][1])
+        names = [f"{cost} ({unit})" for cost, (unit, _) in zip(costs, scales, strict=True)]
+        axes.set_xlabel(names[0])
+        axes.set_ylabel([*names, label][1])
         axes.set_title(title if len(frontiers) > 1 else f"{title} on {next(iter(frontiers))}")
         axes.grid(alpha=0.3)
         if len(frontiers) > 1:
@@ -43,20 +52,13 @@ def plot_frontiers(
             raise HwbmpqError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def _axis(frontiers: "Mapping[str, Frontier]", position: int, unit: str) -> tuple[str, float]:
+def _scale(frontiers: "Mapping[str, Frontier]", position: int, unit: str) -> tuple[str, float]:
+    """A unit for a cost, and its size."""
     largest = max(float(frontier.totals[:, position].max()) for frontier in frontiers.values())
     return scale(largest, unit)
 
 
-def _draw_lines(
-    figure: Figure,
-    axes: Any,
-    frontiers: "Mapping[str, Frontier]",
-    costs: Sequence[str],
-    units: Mapping[str, str],
-    objective: str,
-) -> None:
-    name, size = _axis(frontiers, 0, units[costs[0]])
+def _draw_lines(axes: Any, frontiers: "Mapping[str, Frontier]", size: float) -> None:
     for position, (target, frontier) in enumerate(frontiers.items()):
         axes.step(
             frontier.totals[:, 0] / size,
@@ -71,24 +73,13 @@ def _draw_lines(
     if 0 < min(largest) * _DECADE < max(largest):
         axes.set_xscale("log")  # devices that lie far apart
     axes.set_ylim(-5, 105)
-    axes.set_xlabel(f"{costs[0]} ({name})")
-    axes.set_ylabel(f"objective ({objective}), % of its range")
 
 
-def _draw_points(
-    figure: Figure,
-    axes: Any,
-    frontiers: "Mapping[str, Frontier]",
-    costs: Sequence[str],
-    units: Mapping[str, str],
-    objective: str,
-) -> None:
-    (x_name, x_size), (y_name, y_size) = (_axis(frontiers, i, units[costs[i]]) for i in range(2))
+def _draw_points(axes: Any, frontiers: "Mapping[str, Frontier]", x_size: float, y_size: float) -> Any:
+    """What a colour bar explains."""
     for marker, (target, frontier) in zip("osD^vPX" * len(frontiers), frontiers.items(), strict=False):
         x, y = frontier.totals[:, 0] / x_size, frontier.totals[:, 1] / y_size
         points = axes.scatter(
             x, y, c=100 * frontier.shares, cmap="viridis", vmin=0, vmax=100, marker=marker, label=target
         )
-    figure.colorbar(points, ax=axes, label=f"objective ({objective}), % of its range")
-    axes.set_xlabel(f"{costs[0]} ({x_name})")
-    axes.set_ylabel(f"{costs[1]} ({y_name})")
+    return points

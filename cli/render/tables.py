@@ -124,8 +124,8 @@ def _layer_table(graph: "LayerGraph", shown: Sequence[Layer], title: str, *, wid
     others = 94 if is_wide else 48 + 2 * (bar_width + 1)  # what the other columns take
     most_weights = max(layer.parameters for layer in graph)
     most_macs = max(layer.macs for layer in graph)
-    shapes = ("weight", "output") if is_wide else ()
-    table = plain_table(title, "layer", "kind", *shapes, ">weights", "share", ">MACs", "share")
+    shape_columns = ("weight", "output") if is_wide else ()
+    table = plain_table(title, "layer", "kind", *shape_columns, ">weights", "share", ">MACs", "share")
     for layer in shown:
         shapes = [_shape(layer.weight_shape), _shape(layer.output_shape[1:])] if is_wide else []
         table.add_row(

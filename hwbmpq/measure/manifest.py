@@ -123,7 +123,7 @@ def _all_files(kernels: Sequence[LayerKernel]) -> Iterator[tuple[dict[str, Any],
         for suffix, is_wall in (("", False), ("_wall", True)):
             yield _entry(f"chain{length}{suffix}", is_wall=is_wall, chain=length), chain_graph(length)
     for index, graph in enumerate(operation_graphs()):
-        own = {"operation": graph.name, "elements": graph.elements}
+        own: dict[str, Any] = {"operation": graph.name, "elements": graph.elements}
         yield _entry(f"operation{index:03d}", copies=len(WARM_UPS), **own), graph.content
     for index, kernel in enumerate(kernels):
         content, copies = layer_graph(kernel.layer, kernel.program)

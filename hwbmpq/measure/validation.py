@@ -3,7 +3,7 @@
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ Exporter = Callable[[Mapping[str, Precision]], bytes]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """A network at some widths: what is predicted for it, and the graph to time."""
+class Prediction:
+    """What a profile predicts for a network at some widths."""
 
     model: str
     widths: str
@@ -35,31 +35,32 @@ class Candidate:
     layers: int
     measured_layers: int
     """Layers that are in the table as they are; the others are estimated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate(Prediction):
+    """A prediction, and the graph to time."""
+
     graph: bytes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """A prediction beside the real thing."""
+class Comparison(Prediction):
+    """A prediction beside the measured time."""
 
-    model: str
-    widths: str
-    predicted_ms: float
     measured_ms: float
     """At the clock of the profile's measurement, as the reference kernel tells it."""
     clocked_ms: float
     """As the clock on the wall had it."""
     spread: float
     """Standard deviation of the rounds, as a share."""
-    layers: int
-    measured_layers: int
 
     @property
     def ratio(self) -> float:
         return self.predicted_ms / self.measured_ms
 
     def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in (*self.__dataclass_fields__, "ratio")}
+        return {**asdict(self), "ratio": self.ratio}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,8 +153,7 @@ def _times(
             before = reference.microseconds()
             tries: list[float] = []
             session.run(None, feeds[index])  # others have been in the caches
-            run = partial(_timed_run, session, feeds[index], tries)
-            least = kit_runner.undisturbed(run)
+            least = kit_runner.undisturbed(partial(_timed_run, session, feeds[index], tries))
             around = (before + reference.microseconds()) / 2
             if done >= 0:
                 times[index].append((tries[least], around))
@@ -168,15 +168,12 @@ def _timed_run(session: Any, feed: dict[str, Any], times: list[float]) -> None:
 
 def _comparison(one: Candidate, times: Sequence[tuple[float, float]], reference_us: float) -> Comparison:
     steady = [taken / around * reference_us / 1e3 for taken, around in times]
+    predicted = {entry.name: getattr(one, entry.name) for entry in fields(Prediction)}
     return Comparison(
-        model=one.model,
-        widths=one.widths,
-        predicted_ms=one.predicted_ms,
+        **predicted,
         measured_ms=middle_mean(steady),
         clocked_ms=middle_mean([taken / 1e3 for taken, _ in times]),
         spread=statistics.pstdev(steady) / statistics.fmean(steady),
-        layers=one.layers,
-        measured_layers=one.measured_layers,
     )
 
 

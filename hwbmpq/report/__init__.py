@@ -1,5 +1,8 @@
 """The numbers of plans and runs, ready to be drawn or written: no printing here."""
 
+from importlib import import_module as _import_module
+from types import ModuleType as _ModuleType
+
 from hwbmpq.report.facts import LayerFacts as LayerFacts
 from hwbmpq.report.facts import Node as Node
 from hwbmpq.report.facts import RunFacts as RunFacts
@@ -19,3 +22,10 @@ from hwbmpq.report.trade_off import TradeOff as TradeOff
 from hwbmpq.report.trade_off import TradeOffPoint as TradeOffPoint
 from hwbmpq.report.trade_off import find_trade_off as find_trade_off
 from hwbmpq.values import Unquantized as Unquantized
+
+
+def __getattr__(name: str) -> _ModuleType:
+    """``html`` on first use: it brings matplotlib along."""
+    if name == "html":
+        return _import_module("hwbmpq.report.html")
+    raise AttributeError(f"module 'hwbmpq.report' has no attribute {name!r}")

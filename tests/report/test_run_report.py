@@ -148,6 +148,13 @@ def test_reading_a_run_needs_no_torch(run: Path) -> None:
 # On the command line.
 
 
+def test_the_command_finds_the_page_in_a_process_of_its_own(run: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hwbmpq", "report", str(run), "--html", str(tmp_path / "page.html")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "page.html").is_file()
+
+
 def typed(capsys: pytest.CaptureFixture[str], *words: Any, code: int = 0) -> str:
     found = main(["report", *map(str, words)])
     printed = capsys.readouterr()

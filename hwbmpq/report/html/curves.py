@@ -5,12 +5,11 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from hwbmpq.report import RunReport, TradeOff
-from hwbmpq.report.html.colours import DISTINCT, of_depth
-from hwbmpq.report.html.plot_style import WIDE, Plot, make_logarithmic, short
-from hwbmpq.report.html.svg import INK, Tips, draw
+from hwbmpq.report.html.colours import of_depth
+from hwbmpq.report.html.plot_style import Plot, colour_of, count_epochs, make_logarithmic, short
+from hwbmpq.report.html.svg import INK, Tips
 from hwbmpq.units import amount, scale
 
 
@@ -39,18 +38,13 @@ def sensitivity_plot(report: RunReport) -> Plot | None:
                 f"{name}: {values[0]:.3g} after epoch {epochs[0]}, {values[-1]:.3g} after {epochs[-1]}"
             )
         make_logarithmic(axes)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_xlabel("decision after epoch")
+        count_epochs(axes, "decision after epoch")
         axes.set_ylabel("sensitivity (logarithmic)")
         return tips
 
     method = report.plan.sensitivity.method if report.plan is not None else "score"
-    return Plot(
-        name="sensitivity",
-        title="Sensitivity at each decision",
-        caption=f"{method} of {len(names)} layers, dark: first layers, light: last ones.",
-        svg=draw("sensitivity", (WIDE, 4.2), paint),
-    )
+    caption = f"{method} of {len(names)} layers, dark: first layers, light: last ones."
+    return Plot.drawn("sensitivity", 4.2, paint, title="Sensitivity at each decision", caption=caption)
 
 
 def learning_plot(reports: Sequence[RunReport]) -> Plot | None:
@@ -62,30 +56,18 @@ def learning_plot(reports: Sequence[RunReport]) -> Plot | None:
     def paint(figure: Figure) -> None:
         left, right = figure.subplots(1, 2)
         for place, report in enumerate(trained):
-            colour = DISTINCT[place % len(DISTINCT)]
             name = f"{short(report.name)}: " if len(reports) > 1 else ""
             epochs = [epoch.epoch for epoch in report.epochs]
-            left.plot(epochs, [epoch.loss for epoch in report.epochs], color=colour, label=f"{name}training")
-            left.plot(
-                epochs, [epoch.test_loss for epoch in report.epochs], "--", color=colour, label=f"{name}test"
-            )
-            right.plot(
-                epochs,
-                [_percent(epoch.train_accuracy) for epoch in report.epochs],
-                color=colour,
-                label=f"{name}training",
-            )
-            right.plot(
-                epochs,
-                [_percent(epoch.test_accuracy) for epoch in report.epochs],
-                "--",
-                color=colour,
-                label=f"{name}test",
-            )
+            for axes, style, what, values in (
+                (left, "-", "training", [epoch.loss for epoch in report.epochs]),
+                (left, "--", "test", [epoch.test_loss for epoch in report.epochs]),
+                (right, "-", "training", [_percent(epoch.train_accuracy) for epoch in report.epochs]),
+                (right, "--", "test", [_percent(epoch.test_accuracy) for epoch in report.epochs]),
+            ):
+                axes.plot(epochs, values, style, color=colour_of(place), label=f"{name}{what}")
         for axes, label in ((left, "loss"), (right, "accuracy (%)")):
-            axes.set_xlabel("epoch")
+            count_epochs(axes)
             axes.set_ylabel(label)
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.legend(fontsize=8)
 
     said = [
@@ -96,12 +78,7 @@ def learning_plot(reports: Sequence[RunReport]) -> Plot | None:
     ]
     untrained = [report.name for report in reports if report not in trained]
     missing = f" No curve: {', '.join(untrained)}." if untrained else ""
-    return Plot(
-        name="learning",
-        title="Learning curves",
-        caption=" ".join(said) + missing,
-        svg=draw("learning", (WIDE, 3.8), paint),
-    )
+    return Plot.drawn("learning", 3.8, paint, title="Learning curves", caption=" ".join(said) + missing)
 
 
 def _percent(share: float | None) -> float:
@@ -134,23 +111,18 @@ def frontier_plot(reports: Sequence[RunReport]) -> Plot | None:
         return tips
 
     captions = [_trade_off_caption(report, trade_off, len(reports) > 1) for report, trade_off in drawn]
-    return Plot(
-        name="frontier",
-        title=f"What {first.cost} buys",
-        caption=" ".join(captions) + (" Shares are of each network's own range." if len(drawn) > 1 else ""),
-        svg=draw("frontier", (WIDE, 4.6), paint),
-    )
+    if len(drawn) > 1:
+        captions.append("Shares are of each network's own range.")
+    return Plot.drawn("frontier", 4.6, paint, title=f"What {first.cost} buys", caption=" ".join(captions))
 
 
 def _trade_off_caption(report: RunReport, trade_off: TradeOff, is_one_of_many: bool) -> str:
     who = f"The widths of {report.name}" if is_one_of_many else "The run's widths"
     reach = f"{trade_off.chosen.share:.1%} of the objective's range at {amount(trade_off.chosen.cost, trade_off.unit)}"
     shares = [control.share for control in trade_off.controls if control.kind == "random"]
-    if not shares:
-        return f"{who} reach {reach}."
-    return (
-        f"{who} reach {reach}; random widths within the same budget {min(shares):.0%} to {max(shares):.0%}."
-    )
+    spread = f"{min(shares):.0%} to {max(shares):.0%}" if shares else ""
+    others = f"; random widths within the same budget {spread}" if shares else ""
+    return f"{who} reach {reach}{others}."
 
 
 _MARKERS = {
@@ -165,7 +137,7 @@ def _draw_trade_off(
     axes: Axes, trade_off: TradeOff, place: int, size: float, name: str, limit: float | None
 ) -> dict[str, str]:
     """One run's line and points; what to say when somebody points at them."""
-    colour, cost, unit = DISTINCT[place % len(DISTINCT)], trade_off.cost, trade_off.unit
+    colour, cost, unit = colour_of(place), trade_off.cost, trade_off.unit
     axes.step(
         [float(point.costs[cost]) / size for point in trade_off.points],
         [100 * point.share for point in trade_off.points],

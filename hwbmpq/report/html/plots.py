@@ -1,24 +1,27 @@
 """Plots of one report: widths over depth and over time, costs by layer."""
 
-import math
+from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from hwbmpq.report import LayerReport, Plan, RunReport
 from hwbmpq.report.html.colours import DISTINCT, of_width
 from hwbmpq.report.html.plot_style import (
-    WIDE,
     Plot,
     add_legend,
     add_width_legend,
+    colour_of,
+    count_epochs,
     label_layers,
     make_logarithmic,
+    readable,
     short,
 )
-from hwbmpq.report.html.svg import INK, Tips, draw
+from hwbmpq.report.html.svg import INK, Tips
 from hwbmpq.units import amount
 
 _MOST_LAYERS, _MOST_ROWS = 30, 60
@@ -59,18 +62,13 @@ def widths_plot(report: RunReport) -> Plot | None:
         label_layers(bottom, [layer.name for layer in layers])
         return tips
 
-    counts = {
-        bits: sum(layer.precision.weight_bits == bits for layer in layers)
-        for bits in sorted({layer.precision.weight_bits for layer in layers})
-    }
-    spoken = ", ".join(f"{count} at {bits} bits" for bits, count in counts.items())
-    return Plot(
-        name="widths",
-        title="Widths over the network's depth",
-        caption=f"{len(layers)} layers: {spoken}. Below each layer its sensitivity ({report.plan.sensitivity.method}) and its "
-        "share of the weights.",
-        svg=draw("widths", (WIDE, 6.0), paint),
+    counts = Counter(layer.precision.weight_bits for layer in layers)
+    spoken = ", ".join(f"{count} at {bits} bits" for bits, count in sorted(counts.items()))
+    caption = (
+        f"{len(layers)} layers: {spoken}. Below each layer its sensitivity ({report.plan.sensitivity.method}) and its "
+        "share of the weights."
     )
+    return Plot.drawn("widths", 6.0, paint, title="Widths over the network's depth", caption=caption)
 
 
 def moves_plot(report: RunReport) -> Plot | None:
@@ -83,8 +81,7 @@ def moves_plot(report: RunReport) -> Plot | None:
         axes = figure.subplots()
         tips = _draw_stretches(axes, report) | _draw_moves(axes, report)
         axes.set_xlim(epochs[0].epoch - 0.5, epochs[-1].epoch + 0.5)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_xlabel("epoch")
+        count_epochs(axes)
         axes.grid(visible=False)
         _label_rows(axes, [layer.name for layer in layers])
         add_width_legend(axes, [bits for epoch in epochs for bits in epoch.weight_bits])
@@ -92,17 +89,13 @@ def moves_plot(report: RunReport) -> Plot | None:
 
     decisions = sum(epoch.has_decision for epoch in epochs)
     height = min(16.0, 1.6 + _ROW * min(len(layers), _MOST_ROWS))
-    return Plot(
-        name="moves",
-        title="How the widths moved during training",
-        caption=f"{decisions} decisions (dotted lines) moved {len(report.moves)} layers (circles; point at one for the reason).",
-        svg=draw("moves", (WIDE, height), paint),
-    )
+    caption = f"{decisions} decisions (dotted lines) moved {len(report.moves)} layers (circles; point at one for the reason)."
+    return Plot.drawn("moves", height, paint, title="How the widths moved during training", caption=caption)
 
 
 def _label_rows(axes: Axes, names: Sequence[str]) -> None:
     """Names on the left, from the top, as many as can be read."""
-    places = range(0, len(names), max(1, math.ceil(len(names) / _MOST_ROWS)))
+    places = readable(names, _MOST_ROWS)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_yticks(list(places), [short(names[place]) for place in places], fontsize=8)
     axes.set_ylabel("layer")
@@ -112,11 +105,13 @@ def _draw_stretches(axes: Axes, report: RunReport) -> dict[str, str]:
     """A bar for every stretch of epochs in which a layer kept its width."""
     tips = {}
     for row, layer in enumerate(report.facts.layers):
-        for start, end, bits in _stretches([epoch.weight_bits[row] for epoch in report.epochs]):
-            first, last = report.epochs[start].epoch, report.epochs[end - 1].epoch
+        widths = ((epoch.weight_bits[row], epoch.epoch) for epoch in report.epochs)
+        for bits, stretch in groupby(widths, key=itemgetter(0)):
+            epochs = [epoch for _, epoch in stretch]
+            first, last = epochs[0], epochs[-1]
             (piece,) = axes.barh(row, last - first + 1, left=first - 0.5, height=0.9, color=of_width(bits))
-            piece.set_gid(f"stretch{row}-{start}")
-            tips[f"stretch{row}-{start}"] = f"{layer.name}: {bits} bits, epochs {first} to {last}"
+            piece.set_gid(f"stretch{row}-{first}")
+            tips[f"stretch{row}-{first}"] = f"{layer.name}: {bits} bits, epochs {first} to {last}"
     return tips
 
 
@@ -137,16 +132,6 @@ def _draw_moves(axes: Axes, report: RunReport) -> dict[str, str]:
     return tips
 
 
-def _stretches(widths: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Start, end and width of every stretch of equal widths."""
-    found, start = [], 0
-    for place in range(1, len(widths) + 1):
-        if place == len(widths) or widths[place] != widths[start]:
-            found.append((start, place, widths[start]))
-            start = place
-    return found
-
-
 def breakdown_plot(report: RunReport) -> Plot | None:
     """Each cost, layer by layer."""
     plan = report.plan
@@ -163,17 +148,14 @@ def breakdown_plot(report: RunReport) -> Plot | None:
         axes.set_xlabel("share of the layers' sum (%)")
         axes.grid(visible=False, axis="y")
         _label_rows(axes, [layer.name for layer in shown])
-        add_legend(axes, {name: DISTINCT[number % len(DISTINCT)] for number, name in enumerate(costs)})
+        add_legend(axes, {name: colour_of(number) for number, name in enumerate(costs)})
         return tips
 
     is_part = len(shown) < len(plan.layers)
     part = f"the {len(shown)} dearest of {len(plan.layers)} layers" if is_part else "all layers"
-    return Plot(
-        name="breakdown",
-        title="What each layer costs",
-        caption=f"Shares of {', '.join(costs)}, {part}.",
-        svg=draw("breakdown", (WIDE, 1.4 + max(3, len(shown)) * 0.3), paint),
-    )
+    height = 1.4 + max(3, len(shown)) * 0.3
+    caption = f"Shares of {', '.join(costs)}, {part}."
+    return Plot.drawn("breakdown", height, paint, title="What each layer costs", caption=caption)
 
 
 def _sum_of(plan: Plan, cost: str) -> float:
@@ -192,7 +174,7 @@ def _draw_costs(axes: Axes, plan: Plan, shown: Sequence[LayerReport], costs: Seq
     height = 0.85 / len(costs)
     tips = {}
     for number, name in enumerate(costs):
-        total, colour = _sum_of(plan, name), DISTINCT[number % len(DISTINCT)]
+        total, colour = _sum_of(plan, name), colour_of(number)
         for row, layer in enumerate(shown):
             share, top = layer.costs[name] / total, row + number * height - 0.4
             (piece,) = axes.barh(top, 100 * share, height=height, align="edge", color=colour)
