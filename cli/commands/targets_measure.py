@@ -22,7 +22,7 @@ from hwbmpq.cli.options.measure import (
 )
 from hwbmpq.cli.options.plan import positive, progress
 from hwbmpq.cli.options.target import TARGET_HELP, add_action
-from hwbmpq.cli.render.measure import print_kit, print_measured, print_validation, spoken_kernels
+from hwbmpq.cli.render.measure import kernel_counts, print_kit, print_measured, print_validation
 from hwbmpq.cli.render.tables import OutputConsole
 from hwbmpq.errors import HwbmpqError, RunStoppedError
 
@@ -174,8 +174,8 @@ def _measured_here(
     console = Console(stderr=True, highlight=False)
 
     def say_estimate(seconds: float) -> None:
-        timed = spoken_kernels(len(kernels), hwbmpq.measure.count_between_layers())
-        duration = hwbmpq.measure.spoken_seconds(seconds)
+        timed = kernel_counts(len(kernels), hwbmpq.measure.count_between_layers())
+        duration = hwbmpq.measure.format_duration(seconds)
         console.print(f"{timed}, {rounds} rounds: {duration}; Ctrl-C stops")
 
     with progress("measuring", 0) as advance:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 import hwbmpq
 from hwbmpq.cli.render.tables import bar, largest_layers, plain_table, ratio, shorten
-from hwbmpq.cli.render.targets import spoken
+from hwbmpq.cli.render.targets import figure_name
 from hwbmpq.units import SCALES, amount, decimals, scale
 from hwbmpq.values import Layer
 
@@ -169,7 +169,9 @@ def _print_remarks(console: Console, costs: "NetworkCosts", table: "CostTable") 
 
 
 def _doubts(costs: "NetworkCosts", figures: Sequence["FigureUse"]) -> str:
-    return escape(", ".join(f"{spoken(costs.profile, figure.path)} ({figure.kind})" for figure in figures))
+    return escape(
+        ", ".join(f"{figure_name(costs.profile, figure.path)} ({figure.kind})" for figure in figures)
+    )
 
 
 def _is_shared(costs: "NetworkCosts", level: str) -> bool:

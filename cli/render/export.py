@@ -20,7 +20,7 @@ _WIDE = 96
 
 
 def print_size(console: Console, account: "SizeAccount") -> None:
-    """The bytes of a file line by line, next to what was foretold."""
+    """The bytes of a file line by line, next to what was predicted."""
     table = Table(box=box.SIMPLE_HEAD, title="Size", title_justify="left", title_style="bold")
     table.add_column("")
     for heading in ("predicted", "in the file", "difference"):
@@ -60,7 +60,7 @@ def print_agreement(console: Console, agreement: "Agreement") -> None:
 
 
 def print_timings(console: Console, timings: Mapping[str, "Timing"], *, threads: int) -> None:
-    """Forms of one network side by side; the first is what the others are compared with."""
+    """Variants of one network side by side; the first is what the others are compared with."""
     first = next(iter(timings.values()))
     table = Table(
         box=box.SIMPLE_HEAD,
@@ -102,7 +102,7 @@ def _findings(timings: Mapping[str, "Timing"]) -> list[str]:
         found = [f"fastest: {name}, {speed:.2f} times as fast as float here"]
     else:
         found = [
-            "[yellow]no form is faster than float here: on this machine fewer bits buy size, not time[/]"
+            "[yellow]no variant is faster than float here: on this machine fewer bits buy size, not time[/]"
         ]
     if name != others[0][0]:
         found.append(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hwbmpq.costs import CostTable
     from hwbmpq.search.space import SearchSpace
 
-_SPOKEN_UNITS = {"Gbit-op": "GBOP", "Mbit-op": "MBOP", "bit-op": "BOP"}
+_BUDGET_UNITS = {"Gbit-op": "GBOP", "Mbit-op": "MBOP", "bit-op": "BOP"}
 
 
 def capacity_lines(budgets: Mapping[str, float], tables: "Mapping[str, CostTable]") -> list[str]:
@@ -74,11 +74,11 @@ def print_infeasible(console: Console, error: "InfeasibleBudget", units: Mapping
 
 
 def paste_budgets(error: "InfeasibleBudget", asked: Mapping[str, str], units: Mapping[str, str]) -> str:
-    """Budgets as ``--budget`` takes them: those that may stay as they were said, the others rounded up."""
-    said = {report.cost: report.budget for report in error.reports}
+    """Budgets as ``--budget`` takes them: those that may stay as they were given, the others rounded up."""
+    given = {report.cost: report.budget for report in error.reports}
     return " ".join(
         f"{name}={asked[name]}"
-        if value == said.get(name)
+        if value == given.get(name)
         else f"{name}={budget_text(value, units.get(name, ''))}"
         for name, value in error.suggestion.items()
     )
@@ -89,4 +89,4 @@ def budget_text(value: float, unit: str) -> str:
     name, size = scale(value, unit)
     digits = max(0, 4 - len(str(int(value / size))))
     rounded = math.ceil(value / size * 10**digits) / 10**digits
-    return f"{rounded:.{digits}f}{_SPOKEN_UNITS.get(name, name)}"
+    return f"{rounded:.{digits}f}{_BUDGET_UNITS.get(name, name)}"

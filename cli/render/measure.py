@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hwbmpq.measure import Validation
 
 
-def spoken_kernels(layers: int, others: int) -> str:
+def kernel_counts(layers: int, others: int) -> str:
     """What is timed, in the same words before and after."""
     return f"{layers} kernels and {others} operations between layers"
 
@@ -32,14 +32,14 @@ def print_kit(console: Console, path: Path, name: str) -> None:
 def print_measured(console: Console, profile: "HardwareProfile", *, target: str, model: str) -> None:
     record = profile.tables["layers"].measurement
     layers = record["layer_kernels"]
-    timed = spoken_kernels(layers, record["kernels"] - layers)
+    timed = kernel_counts(layers, record["kernels"] - layers)
     table = escape(profile.lookup_tables[0].file)
     console.print(
         f"wrote [bold]{escape(profile.files[-1])}[/] with its table [bold]{table}[/]: {timed} timed"
     )
     for sentence in profile.caveats:
         console.print(f"[yellow]![/] {escape(sentence)}")
-    errors = ", ".join(f"{form} {error:.0%}" for form, error in record["leave_one_out_error"].items())
+    errors = ", ".join(f"{program} {error:.0%}" for program, error in record["leave_one_out_error"].items())
     if errors:
         console.print(f"a layer that was not measured is missed by, in the median: {escape(errors)}")
     if record["disturbed_rounds"] > 0:

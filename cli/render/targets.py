@@ -212,7 +212,7 @@ def _print_figures(console: Console, profile: "HardwareProfile") -> None:
         style = "yellow" if figure.is_doubtful else ""
         kind = Text(figure.kind or "", style=style)
         table.add_row(
-            Text(spoken(profile, path, dimension.suffix)),
+            Text(figure_name(profile, path, dimension.suffix)),
             value,
             kind,
             ", ".join(figure.src),
@@ -230,7 +230,7 @@ def _print_figures(console: Console, profile: "HardwareProfile") -> None:
     console.print(table)
 
 
-def spoken(profile: "HardwareProfile", path: str, suffix: str = "") -> str:
+def figure_name(profile: "HardwareProfile", path: str, suffix: str = "") -> str:
     """``memory.dram.bandwidth``, and ``conv2d 3x3 int8`` for a row of a table."""
     block, _, rest = path.partition(".table.")
     if not rest:

@@ -10,7 +10,7 @@ from hwbmpq.hardware.profile import HardwareProfile
 
 @register("bops")
 class BitOperations(LayerwiseCost):
-    """Bit operations, MACs times both widths: a proxy, no time or energy of a real device."""
+    """Bit operations, MACs times both widths: a proxy, not the time or energy of a real device."""
 
     unit: ClassVar[str] = "bit-op"
     formula: ClassVar[str] = "MACs * weight_bits * activation_bits"

@@ -1,4 +1,4 @@
-"""Budgets as people say them: ``memory=350KiB``, ``memory=12x``, ``latency=8ms``, ``bops=30%``."""
+"""Budgets as people write them: ``memory=350KiB``, ``memory=12x``, ``latency=8ms``, ``bops=30%``."""
 
 import math
 import re
@@ -90,10 +90,10 @@ def _number(value: object) -> float:
 
 def _brief(text: object) -> str:
     try:
-        said = str(text)
+        shown = str(text)
     except ValueError:  # Python prints no integer of thousands of digits
-        said = "a huge number"
-    return said if len(said) <= _LONGEST else f"{said[: _LONGEST - 1]}…"
+        shown = "a huge number"
+    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
 
 
 def forms(cost: str, unit: str) -> str:

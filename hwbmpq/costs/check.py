@@ -28,7 +28,7 @@ _PROBE = Layer(
 def check_cost_models(profile: HardwareProfile) -> tuple[str, ...]:
     """Remarks on a profile: costs that it cannot answer yet, and its assumed and uncertain figures.
 
-    Unknown models, options and budgets raise ``ProfileError``. A missing figure is no fault of the file.
+    Unknown models, options and budgets raise ``ProfileError``. A missing figure is not a fault of the file.
     """
     problems = []
     for quantity, choice in profile.cost_models.items():

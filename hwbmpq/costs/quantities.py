@@ -67,8 +67,8 @@ def _kernel_notes(
     for layer in layers:
         for _, runs in finder.executions(op_of(layer), candidates_of(layer, precisions)):
             kernels.get(runs.pair.kernel, set()).add(str(runs.pair))
-    said = {"user": "a kernel of your own is needed for", "none": "no kernel, storage only:"}
-    return tuple(f"{said[kernel]} {', '.join(sorted(found))}" for kernel, found in kernels.items() if found)
+    labels = {"user": "a kernel of your own is needed for", "none": "no kernel, storage only:"}
+    return tuple(f"{labels[kernel]} {', '.join(sorted(found))}" for kernel, found in kernels.items() if found)
 
 
 @register("latency")

@@ -1,4 +1,4 @@
-"""``LayerGraph``: a network's weighted layers, how they hang together, and what stays in float."""
+"""``LayerGraph``: a network's weighted layers, how they are connected, and what stays in float."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass

@@ -1,11 +1,12 @@
 """Measuring devices: layers timed in ONNX Runtime become a lookup table and a hardware profile."""
 
+from hwbmpq.deprecated import renamed_attribute as _renamed_attribute
 from hwbmpq.measure.exported import deployed_graph as deployed_graph
 from hwbmpq.measure.exported import exported_candidate as exported_candidate
 from hwbmpq.measure.findings import findings as findings
 from hwbmpq.measure.kit import check_kit as check_kit
 from hwbmpq.measure.kit import write_kit as write_kit
-from hwbmpq.measure.kit_runner import spoken_seconds as spoken_seconds
+from hwbmpq.measure.kit_runner import format_duration as format_duration
 from hwbmpq.measure.local import accumulates_int32_here as accumulates_int32_here
 from hwbmpq.measure.local import check_settings as check_settings
 from hwbmpq.measure.local import measure_here as measure_here
@@ -25,3 +26,5 @@ from hwbmpq.measure.validation import Comparison as Comparison
 from hwbmpq.measure.validation import Validation as Validation
 from hwbmpq.measure.validation import measurement_record as measurement_record
 from hwbmpq.measure.validation import validate as validate
+
+__getattr__ = _renamed_attribute(__name__, {"spoken_seconds": "format_duration"})

@@ -61,7 +61,7 @@ def _is_tiny(ratio: float, layer: MeasuredLayer) -> bool:
 
 
 def _remark(measurement: Measurement, program: Program, op: str) -> str:
-    """What has to be said about a share."""
+    """A reservation about a share."""
     found = ratios(measurement, program, op)
     return _ONLY_TINY if found and all(_is_tiny(*item) for item in found) else ""
 
@@ -100,9 +100,9 @@ def _about_narrow_weights(measurement: Measurement) -> list[str]:
     if len(widths) < 2 or not alike:
         return []
     *others, last = (f"{bits}-bit" for bits in alike)
-    spoken = f"{', '.join(others)} and {last}" if others else last
+    alike_text = f"{', '.join(others)} and {last}" if others else last
     return [
-        f"{spoken} weights beside 8-bit activations run as int8: up to {widest} bits, fewer bits buy size, not time."
+        f"{alike_text} weights beside 8-bit activations run as int8: up to {widest} bits, fewer bits buy size, not time."
     ]
 
 
@@ -110,18 +110,18 @@ def _about_sixteen_bits(measurement: Measurement) -> list[str]:
     shares = {op: _share(measurement, QDQ16, op) for op in measurement.ops}
     known = {op: share for op, share in shares.items() if share is not None}
     telling = {op: share for op, share in known.items() if not _remark(measurement, QDQ16, op)}
-    spoken = [f"{share:.2f} ({_KINDS.get(op, op)})" for op, share in (telling or known).items()]
-    if not spoken:
+    found_shares = [f"{share:.2f} ({_KINDS.get(op, op)})" for op, share in (telling or known).items()]
+    if not found_shares:
         return []
     remark = "" if telling else _ONLY_TINY
     return [
-        f"16-bit layers are computed in float, with conversions: {', '.join(spoken)} of float's time{remark}."
+        f"16-bit layers are computed in float, with conversions: {', '.join(found_shares)} of float's time{remark}."
     ]
 
 
 def _about_weight_only(measurement: Measurement) -> list[str]:
     """Where reading the weights is most of the work, narrow ones beside float activations can win."""
-    spoken = []
+    found_shares = []
     for bits, program in WEIGHT_ONLY.items():
         found = ratios(measurement, program, "linear")
         if found:
@@ -129,14 +129,14 @@ def _about_weight_only(measurement: Measurement) -> list[str]:
             geometry = layer.entry.geometry or {}
             remark = _ONLY_TINY if _is_tiny(ratio, layer) else ""
             size = f"{geometry['in_channels']}→{geometry['out_channels']}{remark}"
-            spoken.append((bits, ratio, size))
-    if not spoken:
+            found_shares.append((bits, ratio, size))
+    if not found_shares:
         return []
-    shares = ", ".join(f"{bits} bits {ratio:.2f}" for bits, ratio, _ in spoken)
-    best = min(ratio for _, ratio, _ in spoken)
+    shares = ", ".join(f"{bits} bits {ratio:.2f}" for bits, ratio, _ in found_shares)
+    best = min(ratio for _, ratio, _ in found_shares)
     verdict = "they buy time as well as size" if best < 1 - _ALIKE else "they buy size, not time"
     return [
-        f"Narrow weights beside float activations (MatMulNBits) in the largest linear layer, {spoken[0][2]}: {shares} of "
+        f"Narrow weights beside float activations (MatMulNBits) in the largest linear layer, {found_shares[0][2]}: {shares} of "
         f"float's time; {verdict}."
     ]
 
@@ -147,7 +147,7 @@ def _about_missing(measurement: Measurement) -> list[str]:
         return []
     total = len(measurement.results.manifest.kernels)
     rounds = f"{measurement.fewest_rounds} of {measurement.results.settings.rounds}"
-    said = [
+    sentences = [
         f"The measurement was interrupted: {measurement.missing} of {total} kernels are missing, and some have only "
         f"{rounds} rounds."
         if measurement.fewest_rounds < measurement.results.settings.rounds
@@ -155,11 +155,11 @@ def _about_missing(measurement: Measurement) -> list[str]:
     ]
     misses = {program: error for program, error in measurement.estimate_errors.items() if error > _DOUBTFUL}
     if misses:
-        spoken = ", ".join(f"{error:.0%} ({program})" for program, error in misses.items())
-        said.append(
-            f"Predictions are not to be trusted: a layer that was not measured is missed by {spoken} in the median."
+        found_shares = ", ".join(f"{error:.0%} ({program})" for program, error in misses.items())
+        sentences.append(
+            f"Predictions are not to be trusted: a layer that was not measured is missed by {found_shares} in the median."
         )
-    return said
+    return sentences
 
 
 def _about_conditions(measurement: Measurement) -> str:

@@ -266,7 +266,7 @@ def estimated_seconds(folder: Path, *, rounds: int, threads: int) -> float:
     return float(work + len(manifest["kernels"]) * (runs * 4e-4 + 0.06))
 
 
-def spoken_seconds(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """``about 40 s``, ``about 3 min``."""
     if seconds < _MINUTE:
         return f"about {max(5, math.ceil(seconds / 5) * 5)} s"
@@ -382,7 +382,7 @@ def main() -> int:
     folder = Path(__file__).resolve().parent
     try:
         seconds = estimated_seconds(folder, rounds=args.rounds, threads=args.threads)
-        sys.stderr.write(f"{spoken_seconds(seconds)}; leave the machine alone meanwhile\n")
+        sys.stderr.write(f"{format_duration(seconds)}; leave the machine alone meanwhile\n")
         line = _ProgressLine(is_terminal=sys.stderr.isatty())
         results = measure(folder, rounds=args.rounds, threads=args.threads, on_progress=line.show)
     except KeyboardInterrupt:

@@ -37,7 +37,7 @@ def measure_here(
     on_estimate: Callable[[float], None] | None = None,
     on_visit: Progress | None = None,
 ) -> Results:
-    """Time kernels in ONNX Runtime on this machine. ``on_estimate`` hears how many seconds it may take."""
+    """Time kernels in ONNX Runtime on this machine. ``on_estimate`` is given the seconds that it may take."""
     check_settings(rounds=rounds, threads=threads)
     with tempfile.TemporaryDirectory(prefix="hwbmpq-measure-") as name:
         folder = Path(name)

@@ -36,7 +36,7 @@ class OperationGraph:
 
 
 def count_between_layers() -> int:
-    """How many kernels are no layers: operations at each size, and chains with and without the profiler."""
+    """How many kernels are not layers: operations at each size, and chains with and without the profiler."""
     return sum(len(sizes) for _, sizes in _OPERATIONS.values()) + 2 * len(CHAINS)
 
 

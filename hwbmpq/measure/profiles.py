@@ -77,7 +77,7 @@ def check_new(name: str, folder: Path | None = None, *, overwrite: bool) -> None
     """Before anything slow: whether a profile of that name can be written."""
     folder = user_folders()[0] if folder is None else folder
     if not is_name(name):
-        raise HwbmpqError(f"{name!r} is no name for a profile: use letters, digits, _, - and .")
+        raise HwbmpqError(f"{name!r} is not a valid name for a profile: use letters, digits, _, - and .")
     path = folder / f"{name}.yaml"
     if path.exists() and not overwrite:
         raise HwbmpqError(f"{path} exists", hint="give another name, or --overwrite to replace it")
@@ -177,14 +177,15 @@ def _ends(measurement: Measurement) -> Precision | None:
 
 
 def parse_widths(texts: Sequence[str]) -> tuple[Precision, ...]:
-    """``["W8A8", "W4A8"]`` as precisions; ``HwbmpqError`` for what is none or has no kernel."""
+    """``["W8A8", "W4A8"]`` as precisions; ``HwbmpqError`` for what is not one or has no kernel."""
     found = []
     for text in texts:
         try:
             precision = Precision.parse(text.strip().upper())
         except ValueError:
             raise HwbmpqError(
-                f"{text!r} is no pair of widths", hint="write W8A8, W4A8, W16A16, W32A32 (float) and the like"
+                f"{text!r} is not a pair of widths",
+                hint="write W8A8, W4A8, W16A16, W32A32 (float) and the like",
             ) from None
         if program_of("linear", precision) is None:
             raise HwbmpqError(

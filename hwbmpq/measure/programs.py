@@ -52,7 +52,7 @@ def program_of(op: str, precision: Precision, *, accumulates_int32: bool = False
 
 
 def widened(precision: Precision) -> str:
-    """What becomes of weights that have no kernel of their own width, or ``""``."""
+    """How weights without a kernel of their own width are run, or ``""``."""
     weight, activation = precision.weight_bits, precision.activation_bits
     if weight == FLOAT_BITS or weight == activation == _BYTE:
         return ""

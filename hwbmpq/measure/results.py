@@ -45,7 +45,7 @@ class ResultsError(HwbmpqError):
 
 def _checked_width(text: str) -> str:
     if not re.fullmatch(r"W[0-9]{1,2}A[0-9]{1,2}", text):
-        raise ValueError(f"{text[:20]!r} is no pair of widths such as W8A8")
+        raise ValueError(f"{text[:20]!r} is not a pair of widths such as W8A8")
     Precision.parse(text)  # raises if there is no such width
     return text
 
@@ -56,7 +56,7 @@ def _checked_date(text: str) -> str:
     except ValueError:
         is_date = False
     if not is_date:
-        raise ValueError(f"{text[:20]!r} is no date")
+        raise ValueError(f"{text[:20]!r} is not a date")
     return text
 
 
@@ -155,7 +155,7 @@ class KernelTimes(_Block):
 
 
 class Results(_Block):
-    """A whole measurement."""
+    """A complete measurement."""
 
     schema_id: Literal[RESULTS_SCHEMA] = Field(alias="schema")  # type: ignore[valid-type]
     manifest: Manifest
@@ -165,7 +165,7 @@ class Results(_Block):
     """For each group of kernels and each round: microseconds of the reference before and after it."""
     times: dict[_Id, KernelTimes]
     failed: dict[_Id, _Text]
-    """Kernels that the runtime there does not have, and what it said."""
+    """Kernels that the runtime there does not have, and its message."""
     is_complete: bool
     sha256: _Text
 
@@ -175,10 +175,10 @@ class Results(_Block):
         known = [entry.id for entry in self.manifest.kernels]
         if len(set(known)) != len(known):
             raise ValueError("two kernels have one id")
-        spoken_of = {*self.times, *self.failed}
-        if self.times.keys() & self.failed.keys() or not spoken_of <= set(known):
+        reported = {*self.times, *self.failed}
+        if self.times.keys() & self.failed.keys() or not reported <= set(known):
             raise ValueError("the times are not those of the kernels in the manifest")
-        if self.is_complete and spoken_of != set(known):
+        if self.is_complete and reported != set(known):
             raise ValueError("it says that it is complete, but kernels are missing")
         for ident, kernel in self.times.items():
             count = len(self.rounds[kernel.group]) if kernel.group < len(self.rounds) else -1
@@ -213,13 +213,13 @@ def read_results(path: str | Path) -> Results:
     if content.startswith(b"PK\x03\x04"):
         raise _zip_error(Path(path))
     if len(content) > MOST_BYTES:
-        raise ResultsError(f"{path} is larger than {MOST_BYTES >> 20} MiB: no results of a kit are")
+        raise ResultsError(f"{path} is larger than {MOST_BYTES >> 20} MiB: results of a kit never are")
     try:
         data = json.loads(content.decode(), parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise ResultsError(
             f"{path} is not JSON: {str(error)[:200]}",
-            hint="was it copied whole? Copy it again from the device",
+            hint="was it copied completely? Copy it again from the device",
         ) from None
     return parse_results(data, str(path))
 
@@ -239,16 +239,17 @@ def _zip_error(path: Path) -> ResultsError:
 
 
 def parse_results(data: Any, name: str) -> Results:
-    """The same from what the JSON said."""
+    """The same from parsed JSON."""
     if not isinstance(data, dict) or data.get("schema") != RESULTS_SCHEMA:
         raise ResultsError(
-            f"{name} holds no results of a kit", hint="bring back the file that `python run.py` wrote"
+            f"{name} does not hold the results of a kit",
+            hint="bring back the file that `python run.py` wrote",
         )
     try:
-        is_whole = digest(data) == data.get("sha256")
+        is_unchanged = digest(data) == data.get("sha256")
     except (RecursionError, TypeError, ValueError):
-        is_whole = False
-    if not is_whole:
+        is_unchanged = False
+    if not is_unchanged:
         raise ResultsError(
             f"{name} is not as the kit wrote it: its checksum differs", hint="copy it again from the device"
         )
@@ -265,4 +266,4 @@ def parse_results(data: Any, name: str) -> Results:
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no measured value")
+    raise ValueError(f"{constant} is not a measured value")

@@ -37,7 +37,7 @@ class CostReport:
     total: Number
     budget: Number | None
     asked: str
-    """The budget as it was said."""
+    """The budget as the user gave it."""
     smallest: Number
     """Every layer at its narrowest."""
     largest: Number
@@ -90,7 +90,7 @@ class Plan:
     objective_range: tuple[Number, Number]
     """Of the objective, from every layer at its worst to every layer at its best choice."""
     is_optimized: bool = True
-    """Whether somebody looked for the best widths; a control did not."""
+    """Whether the widths were optimised; those of a baseline were not."""
     remarks: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     """Costs that this device has no figures for, and why."""

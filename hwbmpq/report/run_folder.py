@@ -15,7 +15,7 @@ from hwbmpq.values import Sensitivity
 
 
 def report_on_run(folder: str | Path, *, on_step: Callable[[int, int], None] | None = None) -> RunReport:
-    """The report of a run; ``on_step`` hears of the trade-off, which is solved anew."""
+    """The report of a run; ``on_step`` is called as the trade-off is solved again."""
     folder = Path(folder)
     facts = read_facts(folder)
     try:

@@ -56,7 +56,7 @@ class TradeOff:
     cost: str
     unit: str
     points: tuple[TradeOffPoint, ...]
-    """From cheap to dear."""
+    """From cheap to expensive."""
     chosen: Control
     """The run's own widths."""
     controls: tuple[Control, ...]

@@ -10,7 +10,7 @@ import pytest
 
 from hwbmpq.cli.main import main
 from hwbmpq.cli.options import measure as measure_options
-from hwbmpq.measure import kit_runner, spoken_seconds
+from hwbmpq.measure import format_duration, kit_runner
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 Run = Callable[..., str]
@@ -67,9 +67,9 @@ def test_an_existing_profile_is_refused_before_anything_slow(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("measure", "../acme"), "no name for a profile"),
+        (("measure", "../acme"), "not a valid name for a profile"),
         (("measure", "acme", "--widths", "W8A32", *MODEL), "no layer of these networks can run at W8A32"),
-        (("measure", "acme", "--widths", "8", *MODEL), "no pair of widths"),
+        (("measure", "acme", "--widths", "8", *MODEL), "not a pair of widths"),
         (("measure", "acme", "--kit", "kit.tgz", *MODEL), "a kit is a zip file"),
         (("measure", "acme", "--threads", "9999", *MODEL), "9999 threads: this machine has "),
         (("import", "acme", "nowhere.json"), "error: nowhere.json: no such file"),
@@ -172,4 +172,4 @@ def test_predictions_are_compared_with_whole_networks(measured: str, run: Run) -
 
 @pytest.mark.parametrize(("seconds", "text"), [(1, "about 5 s"), (12, "about 15 s"), (61, "about 2 min")])
 def test_times_are_said_roundly(seconds: float, text: str) -> None:
-    assert spoken_seconds(seconds) == text
+    assert format_duration(seconds) == text

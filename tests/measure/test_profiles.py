@@ -128,7 +128,7 @@ def test_a_crash_before_the_yaml_leaves_the_old_profile_whole(
 @pytest.mark.parametrize("name", ["../evil", "a/b", "", "..", "a b", "/abs"])
 def test_a_name_is_no_path(measurement: Measurement, tmp_path: Path, name: str) -> None:
     place = tmp_path / "inside"
-    with pytest.raises(HwbmpqError, match="no name for a profile"):
+    with pytest.raises(HwbmpqError, match="not a valid name for a profile"):
         write_profile(measurement, name, folder=place)
     assert list(tmp_path.iterdir()) == []
 

@@ -65,7 +65,7 @@ def test_what_is_no_result_at_all_is_refused(content: bytes, tmp_path: Path) -> 
 
 def test_not_a_number_is_refused(made_up: dict[str, Any], tmp_path: Path) -> None:
     text = json.dumps(made_up).replace("500.0", "NaN", 1)
-    with pytest.raises(ResultsError, match="NaN is no measured value"):
+    with pytest.raises(ResultsError, match="NaN is not a measured value"):
         read_results(written(text.encode(), tmp_path))
 
 
@@ -144,8 +144,8 @@ ABSURDITIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         lambda c: (c["machine"].update(cores=2), c["settings"].update(threads=9999)),
         "9999 threads on a machine of 2 cores",
     ),
-    "no date": (lambda c: c["machine"].update(date="9999-99-99"), "'9999-99-99' is no date"),
-    "widths in words": (lambda c: c["manifest"].update(widths=["hello"]), "'hello' is no pair of widths"),
+    "no date": (lambda c: c["machine"].update(date="9999-99-99"), "'9999-99-99' is not a date"),
+    "widths in words": (lambda c: c["manifest"].update(widths=["hello"]), "'hello' is not a pair of widths"),
     "no input channels": (lambda c: _geometry(c).pop("in_channels"), "the geometry lacks 'in_channels'"),
     "a key for people": (lambda c: _geometry(c).update(note="\x1b[31m"), "a geometry has no 'note'"),
     "a key that paints": (lambda c: _geometry(c).update({"\x1b[31m": 1}), r"a geometry has no '\\x1b\[31m'"),

@@ -70,7 +70,7 @@ def learning_plot(reports: Sequence[RunReport]) -> Plot | None:
             axes.set_ylabel(label)
             axes.legend(fontsize=8)
 
-    said = [
+    results = [
         f"{f'{report.name}, after' if len(reports) > 1 else 'After'} epoch {last.epoch}: {last.test_accuracy:.2%} of the test "
         f"images right, loss {last.test_loss:.3f}."
         for report in trained
@@ -78,7 +78,7 @@ def learning_plot(reports: Sequence[RunReport]) -> Plot | None:
     ]
     untrained = [report.name for report in reports if report not in trained]
     missing = f" No curve: {', '.join(untrained)}." if untrained else ""
-    return Plot.drawn("learning", 3.8, paint, title="Learning curves", caption=" ".join(said) + missing)
+    return Plot.drawn("learning", 3.8, paint, title="Learning curves", caption=" ".join(results) + missing)
 
 
 def _percent(share: float | None) -> float:
@@ -136,7 +136,7 @@ _MARKERS = {
 def _draw_trade_off(
     axes: Axes, trade_off: TradeOff, place: int, size: float, name: str, limit: float | None
 ) -> dict[str, str]:
-    """One run's line and points; what to say when somebody points at them."""
+    """One run's line and points; their tips."""
     colour, cost, unit = colour_of(place), trade_off.cost, trade_off.unit
     axes.step(
         [float(point.costs[cost]) / size for point in trade_off.points],

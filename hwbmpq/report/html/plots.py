@@ -63,9 +63,9 @@ def widths_plot(report: RunReport) -> Plot | None:
         return tips
 
     counts = Counter(layer.precision.weight_bits for layer in layers)
-    spoken = ", ".join(f"{count} at {bits} bits" for bits, count in sorted(counts.items()))
+    counted = ", ".join(f"{count} at {bits} bits" for bits, count in sorted(counts.items()))
     caption = (
-        f"{len(layers)} layers: {spoken}. Below each layer its sensitivity ({report.plan.sensitivity.method}) and its "
+        f"{len(layers)} layers: {counted}. Below each layer its sensitivity ({report.plan.sensitivity.method}) and its "
         "share of the weights."
     )
     return Plot.drawn("widths", 6.0, paint, title="Widths over the network's depth", caption=caption)
@@ -140,7 +140,7 @@ def breakdown_plot(report: RunReport) -> Plot | None:
     costs = [name for name in plan.costs if name in plan.layers[0].costs]
     if not costs:
         return None
-    shown = _dearest(plan, costs)
+    shown = _most_expensive(plan, costs)
 
     def paint(figure: Figure) -> Tips:
         axes = figure.subplots()
@@ -152,7 +152,7 @@ def breakdown_plot(report: RunReport) -> Plot | None:
         return tips
 
     is_part = len(shown) < len(plan.layers)
-    part = f"the {len(shown)} dearest of {len(plan.layers)} layers" if is_part else "all layers"
+    part = f"the {len(shown)} most expensive of {len(plan.layers)} layers" if is_part else "all layers"
     height = 1.4 + max(3, len(shown)) * 0.3
     caption = f"Shares of {', '.join(costs)}, {part}."
     return Plot.drawn("breakdown", height, paint, title="What each layer costs", caption=caption)
@@ -162,7 +162,7 @@ def _sum_of(plan: Plan, cost: str) -> float:
     return float(sum(layer.costs[cost] for layer in plan.layers)) or 1.0
 
 
-def _dearest(plan: Plan, costs: Sequence[str]) -> list[LayerReport]:
+def _most_expensive(plan: Plan, costs: Sequence[str]) -> list[LayerReport]:
     """The layers that take the most of any cost, in the network's order."""
     totals = {name: _sum_of(plan, name) for name in costs}
     order = sorted(plan.layers, key=lambda one: -max(one.costs[name] / totals[name] for name in costs))
@@ -179,6 +179,6 @@ def _draw_costs(axes: Axes, plan: Plan, shown: Sequence[LayerReport], costs: Seq
             share, top = layer.costs[name] / total, row + number * height - 0.4
             (piece,) = axes.barh(top, 100 * share, height=height, align="edge", color=colour)
             piece.set_gid(f"cost{number}-{row}")
-            spoken = amount(layer.costs[name], plan.costs[name].unit)
-            tips[f"cost{number}-{row}"] = f"{layer.name}, {name}: {spoken}, {share:.1%} of the layers' sum"
+            cost = amount(layer.costs[name], plan.costs[name].unit)
+            tips[f"cost{number}-{row}"] = f"{layer.name}, {name}: {cost}, {share:.1%} of the layers' sum"
     return tips

@@ -1,4 +1,4 @@
-"""matplotlib's figures as SVG that stands in a page: it follows the page's colours, and its parts can be pointed at."""
+"""matplotlib's figures as SVG that stands in a page: it follows the page's colours, and its parts have tips."""
 
 import io
 import re
@@ -34,7 +34,7 @@ _SETTINGS: dict[Any, Any] = {
 }
 
 Tips = Mapping[str, str]
-"""What to say when somebody points at a part, by its gid."""
+"""The text shown when a part is pointed at, by its gid."""
 
 
 @contextmanager
