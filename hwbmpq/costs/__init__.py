@@ -30,16 +30,29 @@ if _TYPE_CHECKING:
     from hwbmpq.costs.table import CostTable as CostTable
     from hwbmpq.costs.table import FigureUse as FigureUse
 
-_NAMES_IN = {
-    "budgets": "Budget BudgetError parse_budget",
-    "check": "check_cost_models unanswered_costs",
-    "figures": "FigureLog",
-    "model": "CostModel LayerwiseCost",
-    "network": "NetworkCosts tabulate",
-    "registry": "CostModelError Registration cost_models get_cost_model refused_plugins register",
-    "table": "Candidates Capacity CostRow CostTable FigureUse",
+_HOME_OF = {
+    "Budget": "budgets",
+    "BudgetError": "budgets",
+    "Candidates": "table",
+    "Capacity": "table",
+    "CostModel": "model",
+    "CostModelError": "registry",
+    "CostRow": "table",
+    "CostTable": "table",
+    "FigureLog": "figures",
+    "FigureUse": "table",
+    "LayerwiseCost": "model",
+    "NetworkCosts": "network",
+    "Registration": "registry",
+    "check_cost_models": "check",
+    "cost_models": "registry",
+    "get_cost_model": "registry",
+    "parse_budget": "budgets",
+    "refused_plugins": "registry",
+    "register": "registry",
+    "tabulate": "network",
+    "unanswered_costs": "check",
 }
-_HOME_OF = {name: module for module, names in _NAMES_IN.items() for name in names.split()}
 __all__ = sorted(_HOME_OF)
 
 

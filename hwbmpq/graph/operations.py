@@ -90,8 +90,8 @@ def tensors(value: object) -> Iterator[torch.Tensor]:
     """Every tensor in a (nested) result."""
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, (dict, tuple, list)):
-        for item in value.values() if isinstance(value, dict) else value:
+    elif isinstance(value, (Mapping, tuple, list)):
+        for item in value.values() if isinstance(value, Mapping) else value:
             yield from tensors(item)
 
 
