@@ -14,8 +14,6 @@ from hwbmpq.allocate.explain import explain as explain
 from hwbmpq.allocate.frontier import Frontier as Frontier
 from hwbmpq.allocate.frontier import FrontierPoint as FrontierPoint
 from hwbmpq.allocate.frontier import frontier as frontier
-from hwbmpq.allocate.glpk import Glpk as _Glpk
-from hwbmpq.allocate.highs import Highs as _Highs
 from hwbmpq.allocate.infeasible import BudgetReport as BudgetReport
 from hwbmpq.allocate.infeasible import InfeasibleBudget as InfeasibleBudget
 from hwbmpq.allocate.objectives import objectives as objectives
@@ -26,6 +24,4 @@ from hwbmpq.allocate.solve import solve as solve
 from hwbmpq.allocate.solvers import SolverError as SolverError
 from hwbmpq.allocate.solvers import register_solver as register_solver
 from hwbmpq.allocate.solvers import solver_names as solver_names
-
-for _solver in (_Highs(), _Glpk()):  # the fastest first, as measured by benchmarks/allocate.py
-    register_solver(_solver)
+from hwbmpq.allocate.solvers import solver_title as solver_title
