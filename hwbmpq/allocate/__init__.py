@@ -20,6 +20,7 @@ from hwbmpq.allocate.objectives import objectives as objectives
 from hwbmpq.allocate.objectives import register_objective as register_objective
 from hwbmpq.allocate.objectives import values_for as values_for
 from hwbmpq.allocate.problem import AllocationError as AllocationError
+from hwbmpq.allocate.solve import check_feasible as check_feasible
 from hwbmpq.allocate.solve import solve as solve
 from hwbmpq.allocate.solvers import SolverError as SolverError
 from hwbmpq.allocate.solvers import register_solver as register_solver

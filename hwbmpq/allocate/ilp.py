@@ -95,7 +95,8 @@ class IntegerProgram:
 
     def in_problem(self, value: float) -> float:
         """A value of the model's objective in the problem's own numbers."""
-        return value * pyo.value(self.model.value_unit) + pyo.value(self.model.value_offset)
+        unit, offset = pyo.value(self.model.value_unit), pyo.value(self.model.value_offset)
+        return float(value * unit + offset)
 
     def picks_of(self, chosen: Floats) -> Picks:
         """Each group's choice from the variables' values: its largest."""

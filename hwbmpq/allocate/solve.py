@@ -74,10 +74,7 @@ def solve_problem(
     start = time.monotonic()
     best = _Decision(problem, solver, _deadline(time_limit), program).run()
     if best is None:
-        deadline = time.monotonic() + DEFAULT_SECONDS  # for the whole diagnosis, which asks many questions
-        raise InfeasibleBudget(
-            problem, lambda other: bits_of(find_best(other, solver, max(1.0, deadline - time.monotonic())))
-        )
+        raise _diagnosis(problem, solver)
     return Allocation(
         bits=best.bits,
         objective=best.objective,
@@ -89,6 +86,21 @@ def solve_problem(
         is_improved=best.is_improved,
         seconds=time.monotonic() - start,
         problem=problem,
+    )
+
+
+def check_feasible(problem: AllocationProblem, solver: str = "auto") -> None:
+    """Raise ``InfeasibleBudget`` if no allocation is within the budgets, and ``SolverError`` if there is no solver."""
+    solvers_for(solver)
+    zeros = {layer: dict.fromkeys(choices, 0) for layer, choices in problem.values.items()}
+    if find_best(problem.with_values(zeros), solver) is None:
+        raise _diagnosis(problem, solver)
+
+
+def _diagnosis(problem: AllocationProblem, solver: str) -> InfeasibleBudget:
+    deadline = time.monotonic() + DEFAULT_SECONDS  # for all the questions that it asks
+    return InfeasibleBudget(
+        problem, lambda other: bits_of(find_best(other, solver, max(1.0, deadline - time.monotonic())))
     )
 
 
