@@ -4,11 +4,11 @@ Numbers in, bits out: nothing here knows of torch or YAML.
 """
 
 from hwbmpq.allocate.allocation import Allocation as Allocation
+from hwbmpq.allocate.baselines import density_widths as density_widths
 from hwbmpq.allocate.baselines import fill as fill
 from hwbmpq.allocate.baselines import greedy_fill as greedy_fill
 from hwbmpq.allocate.baselines import random_fill as random_fill
 from hwbmpq.allocate.baselines import reversed_fill as reversed_fill
-from hwbmpq.allocate.density import density_widths as density_widths
 from hwbmpq.allocate.explain import Explanation as Explanation
 from hwbmpq.allocate.explain import explain as explain
 from hwbmpq.allocate.frontier import Frontier as Frontier

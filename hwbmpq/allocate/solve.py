@@ -3,13 +3,15 @@
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
 from hwbmpq.allocate.allocation import EXACT_SEARCH, Allocation
-from hwbmpq.allocate.exact.core import Picks
+from hwbmpq.allocate.exact.exploration import Picks
 from hwbmpq.allocate.exact.prove import PROOF, is_proven, prove
 from hwbmpq.allocate.exact.search import Found
 from hwbmpq.allocate.ilp import IntegerProgram
@@ -17,15 +19,57 @@ from hwbmpq.allocate.infeasible import InfeasibleBudget
 from hwbmpq.allocate.problem import (
     AllocationError,
     AllocationProblem,
+    BudgetRow,
     Choice,
     Cost,
+    Group,
     Table,
     Ties,
     build_problem,
 )
 from hwbmpq.allocate.solvers import Answer, Solver, SolverError, first_that_works, solvers_for
-from hwbmpq.allocate.widen import widen_for_free
 from hwbmpq.costs.table import Number
+
+
+def widen_for_free(problem: AllocationProblem, picks: Sequence[int]) -> list[int]:
+    """Take the widest choice that is no worse and still fits, group by group: no budget is left unused for nothing."""
+    picks = list(picks)
+    ledger = _Ledger(problem, picks)
+    for position, group in enumerate(problem.groups):
+        for wider in range(len(group.choices) - 1, picks[position], -1):
+            now, then = group.choices[picks[position]], group.choices[wider]
+            gain = sum(problem.values[layer][then] - problem.values[layer][now] for layer in group.layers)
+            if gain >= 0 and ledger.change(group, picks[position], wider):
+                picks[position] = wider
+                break
+    return picks
+
+
+class _Ledger:
+    """What every row has left, exactly."""
+
+    def __init__(self, problem: AllocationProblem, picks: Sequence[int]) -> None:
+        bits = problem.bits(picks)
+        rows = problem.limited_rows
+        self._left = [Fraction(row.budget) - row.exact_total(bits) for row in rows]
+        self._rows_of: dict[str, list[tuple[int, BudgetRow]]] = defaultdict(list)
+        for position, row in enumerate(rows):
+            for layer in row.costs:
+                self._rows_of[layer].append((position, row))
+
+    def change(self, group: Group, now: int, then: int) -> bool:
+        """Book a change if every row can pay for it; whether it could."""
+        dearer: dict[int, Fraction] = defaultdict(Fraction)
+        for layer in group.layers:
+            for position, row in self._rows_of[layer]:
+                costs = row.costs[layer]
+                dearer[position] += Fraction(costs[group.choices[then]]) - Fraction(costs[group.choices[now]])
+        if any(extra > self._left[position] for position, extra in dearer.items()):
+            return False
+        for position, extra in dearer.items():
+            self._left[position] -= extra
+        return True
+
 
 _LOG = logging.getLogger(__name__)
 DEFAULT_SECONDS = 60.0
@@ -91,7 +135,7 @@ def solve_problem(
 
 def check_feasible(problem: AllocationProblem, solver: str = "auto") -> None:
     """Raise ``InfeasibleBudget`` if no allocation is within the budgets, and ``SolverError`` if there is no solver."""
-    solvers_for(solver)
+    next(solvers_for(solver))
     zeros = {layer: dict.fromkeys(choices, 0) for layer, choices in problem.values.items()}
     if find_best(problem.with_values(zeros), solver) is None:
         raise _diagnosis(problem, solver)
@@ -164,7 +208,7 @@ class _Decision:
     def __init__(
         self, problem: AllocationProblem, solver: str, deadline: float, program: IntegerProgram | None
     ) -> None:
-        self._problem, self._solvers, self._deadline = problem, solvers_for(solver), deadline
+        self._problem, self._solver, self._deadline = problem, solver, deadline
         if program is None:
             program = IntegerProgram(problem)
         elif not program.is_infeasible:
@@ -207,7 +251,7 @@ class _Decision:
 
     def _ask(self, gap: float) -> tuple[Solver, Answer]:
         return first_that_works(
-            self._solvers, lambda solver: self._program.solve(solver, self._seconds_left(), gap)
+            self._solver, lambda solver: self._program.solve(solver, self._seconds_left(), gap)
         )
 
     def _within_budgets(self, answer: Answer) -> Picks | None:

@@ -1,7 +1,7 @@
 """What a solver of integer programs is, and which of the registered ones are tried."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -68,29 +68,33 @@ def solver_title(name: str) -> str:
     return str(SOLVERS.get(name).title) if name in SOLVERS else name
 
 
-def solvers_for(name: str) -> list[Solver]:
+def solvers_for(name: str) -> Iterator[Solver]:
     """The solvers to try, in this order: the one that is named, or all that can be used."""
     if name != AUTO and name not in SOLVERS:
         raise UnknownNameError("solver", name, [AUTO, *SOLVERS.names()])
-    wanted: list[Solver] = [SOLVERS.get(each) for each in (SOLVERS.names() if name == AUTO else [name])]
-    reasons = {solver.name: solver.why_unavailable() for solver in wanted}
-    usable = [solver for solver in wanted if not reasons[solver.name]]
-    if not usable:
+    reasons = {}
+    for each in SOLVERS.names() if name == AUTO else (name,):
+        solver: Solver = SOLVERS.get(each)
+        reasons[each] = solver.why_unavailable()
+        if not reasons[each]:
+            yield solver
+    if all(reasons.values()):
         raise SolverError(
             "no solver: " + "; ".join(f"{name}: {reason}" for name, reason in reasons.items()),
             hint="`pip install highspy swiglpk` brings both, Debian's glpk-utils has glpsol",
         )
-    return usable
 
 
-def first_that_works(solvers: list[Solver], ask: Callable[[Solver], T]) -> tuple[Solver, T]:
+def first_that_works(name: str, ask: Callable[[Solver], T]) -> tuple[Solver, T]:
     """The answer of the first solver that gives one; the last one's error if none does."""
-    for position, solver in enumerate(solvers):
+    failure: SolverError | None = None
+    for solver in solvers_for(name):
+        if failure is not None:
+            _LOG.warning("%s; trying %s", failure, solver.name)
         try:
             return solver, ask(solver)
         except SolverError as error:
-            if position == len(solvers) - 1:
-                error.hint = error.hint or "another solver may do: --solver auto tries all that there are"
-                raise
-            _LOG.warning("%s; trying %s", error, solvers[position + 1].name)
-    raise AssertionError("there is always a solver to try")
+            failure = error
+    assert failure is not None, "there is always a solver to try"
+    failure.hint = failure.hint or "another solver may do: --solver auto tries all that there are"
+    raise failure

@@ -83,7 +83,7 @@ def _solver(way: str, decision: int = 1, solver: str = "highs", seconds: float =
     import_module(
         "hwbmpq.allocate.solve"
     ).DEFAULT_SECONDS = seconds  # the package has a function of that name
-    found, asked = solvers_for(solver)[0], 0
+    found, asked = next(solvers_for(solver)), 0
     real = type(found).open
 
     class Faulty:

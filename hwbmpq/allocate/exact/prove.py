@@ -3,12 +3,41 @@
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.optimize import linprog
+from scipy.sparse import csr_array
 
-from hwbmpq.allocate.exact.core import Picks
-from hwbmpq.allocate.exact.relaxation import row_prices
+from hwbmpq.allocate.exact.exploration import Picks
 from hwbmpq.allocate.exact.search import ExactSearch, Found
 from hwbmpq.allocate.problem import AllocationProblem
-from hwbmpq.allocate.tableau import Tableau, build_tableau, presolve
+from hwbmpq.allocate.tableau import Floats, Tableau, build_tableau, presolve, scaled_costs, scaled_gains
+
+_INFEASIBLE = 2
+
+
+def row_prices(tableau: Tableau) -> Floats | None:
+    """The duals of the rows, in the scaled numbers; None if nothing fits, by the tolerances of floating point.
+
+    If there is no answer for another reason, all are zero: the search is right with any prices, and fast with good ones.
+    """
+    groups, choices = np.nonzero(tableau.is_open)
+    gains, _, _ = scaled_gains(tableau.values, tableau.is_open)
+    costs, room = scaled_costs(tableau)
+    one_choice = csr_array((np.ones(len(groups)), (groups, np.arange(len(groups)))))
+    answer = linprog(
+        -gains[groups, choices],  # it minimises
+        A_ub=csr_array(costs[:, groups, choices]),
+        b_ub=room,
+        A_eq=one_choice,
+        b_eq=np.ones(len(tableau.values)),
+        method="highs",
+    )
+    if answer.status == _INFEASIBLE:
+        return None
+    if answer.status != 0:
+        return np.zeros(len(room))
+    prices: Floats = np.maximum(-answer.ineqlin.marginals, 0.0)
+    return prices
+
 
 PROOF = 1e-6
 """Relative gap up to which an answer counts as proven optimal."""
