@@ -11,6 +11,7 @@ from torch import nn
 
 from hwbmpq import distributed
 from hwbmpq.data.images import ImageData
+from hwbmpq.deprecated import renamed_attribute
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import describe
 from hwbmpq.hardware import load_profile
@@ -198,8 +199,7 @@ def search_space_of(network: nn.Module, data: ImageData, settings: RunSettings) 
     """What the settings ask of an allocation for this network, still in float."""
     graph = describe(network, example_input(network, data.train), tie=settings.tie)
     profile = load_profile(settings.target)
-    method = get_method(settings.method)
-    return method.space(graph, profile, settings.budgets, settings.bits, settings.activation_bits)
+    return get_method(settings.method).search_space(graph, profile, settings)
 
 
 def make_allocator(network: nn.Module, data: ImageData, settings: RunSettings) -> BitAllocator:
@@ -207,21 +207,8 @@ def make_allocator(network: nn.Module, data: ImageData, settings: RunSettings) -
     return BitAllocator(
         network,
         example_input(network, data.train),
-        target=settings.target,
-        budgets=settings.budgets,
-        bits=settings.bits,
-        epochs=settings.epochs,
-        warmup_epochs=settings.warmup_epochs,
-        interval_epochs=settings.interval_epochs,
-        decide_after=settings.decide_after,
-        activation_bits=settings.activation_bits,
-        method=settings.method,
-        objective=settings.objective,
-        solver=settings.solver,
-        tie=settings.tie,
-        per_channel=settings.per_channel,
+        settings,
         calibration=lambda: calibration_batches(data.train, _HESSIAN_IMAGES),
-        seed=settings.seed,
     )
 
 
@@ -319,3 +306,8 @@ def summary(result: Compression, settings: RunSettings) -> dict[str, Any]:
         "packed_file": None if result.size is None else result.size.to_dict(),
         **({"plan": None} if result.plan is None else result.plan.to_dict()),
     }
+
+
+__getattr__ = renamed_attribute(
+    "hwbmpq.pipeline", {"ask": "build_search_space", "question_of": "search_space_of"}
+)

@@ -16,8 +16,9 @@ from hwbmpq.data.images import ImageData
 from hwbmpq.errors import HwbmpqError, RunStoppedError
 from hwbmpq.pipeline import Compression, compress, make_allocator
 from hwbmpq.quant import quantized_layers
+from hwbmpq.registry import METHODS
 from hwbmpq.search.decisions import Decision
-from hwbmpq.search.methods import METHODS
+from hwbmpq.search.methods import get_method
 from hwbmpq.training.hooks import StepReport, TrainingHook
 from hwbmpq.training.run_directory import RunDirectory
 from hwbmpq.training.settings import RunSettings, resolve_settings
@@ -84,7 +85,7 @@ def run_in(folder: Path, settings: RunSettings) -> RunDirectory:
 OWN_BITS: dict[str, Any] = {"hpq": {"bits": [4]}, "ad": {}}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", METHODS.names())
 def test_every_method_runs_and_leaves_a_whole_run_directory(
     method: str, data: ImageData, tmp_path: Path
 ) -> None:
@@ -117,7 +118,7 @@ def test_every_method_runs_and_leaves_a_whole_run_directory(
     free = {widths[name].weight_bits for name in FREE}
     assert free <= ({4} if method == "hpq" else set(range(2, 17)) if method == "ad" else {2, 4})
     assert widths["shortcut"] == widths["first"]  # tied: it feeds the downsample layer
-    if METHODS[method].keeps_budget:
+    if get_method(method).keeps_budget:
         assert_within_budget(result, settings, data)
     assert_history_is_complete(run, result, method)
 
@@ -158,7 +159,7 @@ def test_bmpq_learns_the_digits(tmp_path: Path) -> None:
     assert result.evaluation.accuracy > 0.6
 
 
-@pytest.mark.parametrize("method", [m.name for m in METHODS.values() if m.keeps_budget])
+@pytest.mark.parametrize("method", [m for m in METHODS.names() if get_method(m).keeps_budget])
 def test_a_budget_that_cannot_be_met_is_found_before_the_first_step(method: str, data: ImageData) -> None:
     class NoStep(TrainingHook):
         def after_step(self, report: StepReport) -> None:

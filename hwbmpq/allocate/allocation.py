@@ -7,16 +7,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
+from hwbmpq.allocate.exact.prove import PROOF
 from hwbmpq.allocate.ilp import IntegerProgram
 from hwbmpq.allocate.problem import AllocationError, AllocationProblem, Choice
-from hwbmpq.allocate.tableau import build_tableau
 from hwbmpq.costs.table import Number
 from hwbmpq.values import Precision
 
-PROOF = 1e-6
-"""Relative gap up to which an allocation counts as proven optimal."""
+EXACT_SEARCH = "exact search"
+"""As ``proven_by`` names it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +28,12 @@ class Allocation:
     costs: Mapping[str, Number]
     budgets: Mapping[str, Number]
     solver: str
+    """Who solved the integer program, or what else chose the bits."""
     seconds: float
+    proven_by: str = ""
+    """``exact search``, or the solver's name where its bound is the proof; empty if nothing is proven."""
+    is_improved: bool = False
+    """Whether the exact search found better bits than the solver, or the solver's were not within the budgets."""
     problem: AllocationProblem | None = field(default=None, repr=False, compare=False)
     """What was solved; not part of the JSON."""
 
@@ -57,9 +60,8 @@ class Allocation:
         """The integer program as a Pyomo model, whole, with this answer in it."""
         if self.problem is None:
             raise AllocationError("an allocation that was read from JSON has no model", hint="solve it again")
-        program = IntegerProgram(self.problem, build_tableau(self.problem))
-        groups = self.problem.groups
-        program.show(np.array([group.choices.index(self.bits[group.name]) for group in groups]))
+        program = IntegerProgram(self.problem)
+        program.show([group.choices.index(self.bits[group.name]) for group in self.problem.groups])
         return program.model
 
     def to_dict(self) -> dict[str, Any]:
@@ -74,6 +76,8 @@ class Allocation:
             "budgets": {n: b if math.isfinite(b) else None for n, b in self.budgets.items()},
             "slack": {n: s if math.isfinite(s) else None for n, s in self.slack.items()},
             "solver": self.solver,
+            "proven_by": self.proven_by,
+            "is_improved": self.is_improved,
             "seconds": self.seconds,
         }
 
@@ -87,12 +91,14 @@ class Allocation:
                 costs=dict(content["costs"]),
                 budgets={n: math.inf if b is None else b for n, b in content["budgets"].items()},
                 solver=str(content["solver"]),
+                proven_by=str(content.get("proven_by", "")),
+                is_improved=bool(content.get("is_improved", False)),
                 seconds=float(content["seconds"]),
             )
             allocation.slack  # noqa: B018 (a budget without a cost is a KeyError)
             return allocation
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise AllocationError(f"this is no allocation: {type(error).__name__}: {error}") from None
+            raise AllocationError(f"this is not an allocation: {type(error).__name__}: {error}") from None
 
     def to_json(self, **options: Any) -> str:
         return json.dumps(self.to_dict(), allow_nan=False, **options)
@@ -102,7 +108,7 @@ class Allocation:
         try:
             content = json.loads(text)
         except ValueError as error:
-            raise AllocationError(f"this is no allocation: {error}") from None
+            raise AllocationError(f"this is not an allocation: {error}") from None
         return cls.from_dict(content)
 
 

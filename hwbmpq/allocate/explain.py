@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hwbmpq.allocate.allocation import PROOF, Allocation
+from hwbmpq.allocate.allocation import Allocation
+from hwbmpq.allocate.exact.prove import PROOF
 from hwbmpq.allocate.infeasible import budget_for, smallest_bits
 from hwbmpq.allocate.problem import AllocationError, AllocationProblem, BudgetRow, Choice, Group
 from hwbmpq.allocate.solve import Best, bits_of, find_best

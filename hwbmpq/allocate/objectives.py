@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hwbmpq.allocate.problem import AllocationError, Choice, Table
-from hwbmpq.errors import UnknownNameError
+from hwbmpq.registry import OBJECTIVES
 from hwbmpq.values import Precision, Sensitivity
 
 Choices = Mapping[str, Sequence[Any]]
@@ -21,37 +21,33 @@ class Objective:
 
 
 _TRACES = ("hessian_trace", "file")
-_OBJECTIVES: dict[str, Objective] = {}
 
 
 def register_objective(name: str) -> Callable[[Rule], Rule]:
     """Make a function of sensitivity and choices known under a name; its docstring's first line is its summary."""
-
-    def add(rule: Rule) -> Rule:
-        if name in _OBJECTIVES:
-            raise ValueError(f"an objective named {name!r} is registered already")
-        summary = (rule.__doc__ or "").strip().partition("\n")[0]
-        _OBJECTIVES[name] = Objective(name=name, summary=summary, rule=rule)
-        return rule
-
-    return add
+    return OBJECTIVES.register(name)
 
 
 def objectives() -> dict[str, Objective]:
-    return dict(_OBJECTIVES)
+    """Every objective that is known, by name."""
+    found = {}
+    for name in OBJECTIVES.names():
+        rule = OBJECTIVES.get(name)
+        summary = (rule.__doc__ or "").strip().partition("\n")[0]
+        found[name] = Objective(name=name, summary=summary, rule=rule)
+    return found
 
 
 def values_for(sensitivity: Sensitivity, choices: Choices, objective: str = "linear") -> Table:
     """The values of every layer's choices, ready for ``solve``."""
-    if objective not in _OBJECTIVES:
-        raise UnknownNameError("objective", objective, _OBJECTIVES)
+    rule: Rule = OBJECTIVES.get(objective)
     missing = [layer for layer in choices if layer not in sensitivity.scores]
     if missing:
         raise AllocationError(
             f"no sensitivity for {len(missing)} of {len(choices)} layers: {', '.join(missing[:5])}",
             hint="was it measured on this network?",
         )
-    return _OBJECTIVES[objective].rule(sensitivity, choices)
+    return rule(sensitivity, choices)
 
 
 def weight_bits(choice: Choice) -> int:

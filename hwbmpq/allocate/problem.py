@@ -133,7 +133,12 @@ class AllocationProblem:
         return replace(self, rows=rows, budgets=dict(budgets))
 
     def with_values(self, values: Table) -> "AllocationProblem":
+        """The same with other values, as they are."""
         return replace(self, values=values)
+
+    def valued(self, values: Table) -> "AllocationProblem":
+        """The same with other values, checked, and without noise."""
+        return self.with_values(_without_noise(_checked("values", values, self.values)))
 
     def with_choices(self, layer: str, choices: Sequence[Choice]) -> "AllocationProblem":
         """The same with fewer choices for the group of a layer."""

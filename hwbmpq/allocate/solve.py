@@ -1,40 +1,83 @@
-"""``solve``: numbers in, bits out."""
+"""``solve``: numbers in, bits out. A solver decides by the Pyomo model; exact search checks, improves and proves it."""
 
 import logging
 import math
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hwbmpq.allocate.allocation import PROOF, Allocation
-from hwbmpq.allocate.exact.core import Picks
-from hwbmpq.allocate.exact.search import ExactSearch, Found
+from hwbmpq.allocate.allocation import EXACT_SEARCH, Allocation
+from hwbmpq.allocate.exact.exploration import Picks
+from hwbmpq.allocate.exact.prove import PROOF, is_proven, prove
+from hwbmpq.allocate.exact.search import Found
 from hwbmpq.allocate.ilp import IntegerProgram
 from hwbmpq.allocate.infeasible import InfeasibleBudget
 from hwbmpq.allocate.problem import (
     AllocationError,
     AllocationProblem,
+    BudgetRow,
     Choice,
     Cost,
+    Group,
     Table,
     Ties,
     build_problem,
 )
-from hwbmpq.allocate.solvers import Solver, SolverError, first_that_works, solvers_for
-from hwbmpq.allocate.tableau import Tableau, build_tableau, presolve
-from hwbmpq.allocate.widen import widen_for_free
+from hwbmpq.allocate.solvers import Answer, Solver, SolverError, first_that_works, solvers_for
 from hwbmpq.costs.table import Number
+
+
+def widen_for_free(problem: AllocationProblem, picks: Sequence[int]) -> list[int]:
+    """Take the widest choice that is no worse and still fits, group by group: no budget is left unused for nothing."""
+    picks = list(picks)
+    ledger = _Ledger(problem, picks)
+    for position, group in enumerate(problem.groups):
+        for wider in range(len(group.choices) - 1, picks[position], -1):
+            now, then = group.choices[picks[position]], group.choices[wider]
+            gain = sum(problem.values[layer][then] - problem.values[layer][now] for layer in group.layers)
+            if gain >= 0 and ledger.change(group, picks[position], wider):
+                picks[position] = wider
+                break
+    return picks
+
+
+class _Ledger:
+    """What every row has left, exactly."""
+
+    def __init__(self, problem: AllocationProblem, picks: Sequence[int]) -> None:
+        bits = problem.bits(picks)
+        rows = problem.limited_rows
+        self._left = [Fraction(row.budget) - row.exact_total(bits) for row in rows]
+        self._rows_of: dict[str, list[tuple[int, BudgetRow]]] = defaultdict(list)
+        for position, row in enumerate(rows):
+            for layer in row.costs:
+                self._rows_of[layer].append((position, row))
+
+    def change(self, group: Group, now: int, then: int) -> bool:
+        """Book a change if every row can pay for it; whether it could."""
+        dearer: dict[int, Fraction] = defaultdict(Fraction)
+        for layer in group.layers:
+            for position, row in self._rows_of[layer]:
+                costs = row.costs[layer]
+                dearer[position] += Fraction(costs[group.choices[then]]) - Fraction(costs[group.choices[now]])
+        if any(extra > self._left[position] for position, extra in dearer.items()):
+            return False
+        for position, extra in dearer.items():
+            self._left[position] -= extra
+        return True
+
 
 _LOG = logging.getLogger(__name__)
 DEFAULT_SECONDS = 60.0
 """Time limit if none is given: nothing ever hangs."""
-_FEW_CHOICES = 64
-"""Up to so many choices the search needs no prices."""
-_FEW_ROWS = 8
-"""Rows that are looked at from the start; of many (the steps of a schedule), most never matter."""
+_SMALL = 500
+"""Variables up to which a solver closes the gap by itself; of larger models it is asked for a good answer, which the exact
+search then proves, faster (benchmarks/allocate.py)."""
+_ROUGH_GAP, _TIGHT_GAP = 1e-3, PROOF / 2
 
 
 def solve(
@@ -64,16 +107,18 @@ def solve(
 
 
 def solve_problem(
-    problem: AllocationProblem, solver: str = "auto", time_limit: float | None = None
+    problem: AllocationProblem,
+    solver: str = "auto",
+    time_limit: float | None = None,
+    *,
+    program: IntegerProgram | None = None,
 ) -> Allocation:
-    """The same for a problem that is built already."""
+    """The same for a problem that is built already; ``program`` is one of an earlier problem that differs in its values
+    only, and is used again."""
     start = time.monotonic()
-    best = find_best(problem, solver, time_limit)
+    best = _Decision(problem, solver, _deadline(time_limit), program).run()
     if best is None:
-        deadline = time.monotonic() + DEFAULT_SECONDS  # for the whole diagnosis, which asks many questions
-        raise InfeasibleBudget(
-            problem, lambda other: bits_of(find_best(other, solver, max(1.0, deadline - time.monotonic())))
-        )
+        raise _diagnosis(problem, solver)
     return Allocation(
         bits=best.bits,
         objective=best.objective,
@@ -81,8 +126,25 @@ def solve_problem(
         costs={cost: problem.total(cost, best.bits) for cost in problem.costs},
         budgets=dict(problem.budgets),
         solver=best.solver,
+        proven_by=best.proven_by,
+        is_improved=best.is_improved,
         seconds=time.monotonic() - start,
         problem=problem,
+    )
+
+
+def check_feasible(problem: AllocationProblem, solver: str = "auto") -> None:
+    """Raise ``InfeasibleBudget`` if no allocation is within the budgets, and ``SolverError`` if there is no solver."""
+    next(solvers_for(solver))
+    zeros = {layer: dict.fromkeys(choices, 0) for layer, choices in problem.values.items()}
+    if find_best(problem.with_values(zeros), solver) is None:
+        raise _diagnosis(problem, solver)
+
+
+def _diagnosis(problem: AllocationProblem, solver: str) -> InfeasibleBudget:
+    deadline = time.monotonic() + DEFAULT_SECONDS  # for all the questions that it asks
+    return InfeasibleBudget(
+        problem, lambda other: bits_of(find_best(other, solver, max(1.0, deadline - time.monotonic())))
     )
 
 
@@ -93,145 +155,124 @@ class Best:
     bits: dict[str, Choice]
     objective: float
     bound: float
-    solver: str
+    solver: str = ""
+    proven_by: str = ""
+    is_improved: bool = False
+    """Whether the exact search found better bits than the solver, or the solver's were not within the budgets."""
 
 
 def find_best(
     problem: AllocationProblem, solver: str = "auto", time_limit: float | None = None
 ) -> Best | None:
-    """The best bits; None if no allocation is within the budgets."""
-    seconds = DEFAULT_SECONDS if time_limit is None else time_limit
-    if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
-        raise AllocationError(f"time_limit={time_limit!r}: give seconds")
-    outcome = _Task(problem, solvers_for(solver), time.monotonic() + seconds).run()
-    if outcome is None:
+    """The best bits; None if no allocation is within the budgets.
+
+    For the many small questions of explanations and frontiers: by exact search, and by a solver only where that proves
+    too little.
+    """
+    deadline = _deadline(time_limit)
+    found = prove(problem, deadline)
+    if found.picks is None and found.bound == -np.inf:
         return None
-    bits = problem.bits(widen_for_free(problem, outcome.picks.tolist()))
-    objective = problem.objective(bits)
-    return Best(
-        bits=bits,
-        objective=objective,
-        bound=max(objective, objective + outcome.bound - outcome.value),
-        solver=outcome.solver,
-    )
+    if found.picks is not None and is_proven(found.value, found.bound):
+        return _best(problem, found, found.bound)
+    try:
+        return _Decision(problem, solver, deadline, None).run(found.picks)
+    except SolverError as error:
+        if found.picks is None:
+            raise
+        _LOG.warning("%s; the answer is not proven", error)
+        return _best(problem, found, found.bound)
 
 
 def bits_of(best: Best | None) -> dict[str, Choice] | None:
     return None if best is None else best.bits
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Outcome:
-    picks: Picks
-    value: float
-    bound: float
-    solver: str
+def _deadline(time_limit: float | None) -> float:
+    seconds = DEFAULT_SECONDS if time_limit is None else time_limit
+    if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+        raise AllocationError(f"time_limit={time_limit!r}: give seconds")
+    return time.monotonic() + seconds
 
 
-class _Task:
-    """One problem on its way to its answer."""
+def _best(problem: AllocationProblem, found: Found, bound: float, **how: str | bool) -> Best:
+    assert found.picks is not None
+    bits = problem.bits(widen_for_free(problem, found.picks.tolist()))
+    objective = problem.objective(bits)
+    return Best(bits=bits, objective=objective, bound=max(objective, objective + bound - found.value), **how)  # type: ignore[arg-type]
 
-    def __init__(self, problem: AllocationProblem, solvers: list[Solver], deadline: float) -> None:
-        self._problem, self._solvers, self._deadline = problem, solvers, deadline
-        self._rows = problem.limited_rows
 
-    def run(self) -> _Outcome | None:
-        """The best picks; None if no allocation is within the budgets."""
-        return self._solve_lazily(presolve(build_tableau(self._problem)))
+class _Decision:
+    """One problem on its way from the solver to a proven answer."""
 
-    def _solve_lazily(self, tableau: Tableau) -> _Outcome | None:
-        """Look at few rows first, and at others once they are overshot."""
-        if tableau.is_infeasible:
+    def __init__(
+        self, problem: AllocationProblem, solver: str, deadline: float, program: IntegerProgram | None
+    ) -> None:
+        self._problem, self._solver, self._deadline = problem, solver, deadline
+        if program is None:
+            program = IntegerProgram(problem)
+        elif not program.is_infeasible:
+            program.set_values(problem)
+        self._program = program
+
+    def run(self, incumbent: Picks | None = None) -> Best | None:
+        """The best bits; None if no allocation is within the budgets."""
+        if self._program.is_infeasible:
             return None
-        load = np.where(tableau.is_open, tableau.costs, 0.0).max(axis=2).sum(axis=1) / tableau.room
-        active = set(np.argsort(-load, kind="stable")[:_FEW_ROWS].tolist())
-        while True:
-            outcome = self._solve(tableau.only_rows(sorted(active)))
-            if outcome is None:
+        for gap in (_TIGHT_GAP,) if self._program.size <= _SMALL else (_ROUGH_GAP, _TIGHT_GAP):
+            try:
+                solver, answer = self._ask(gap)
+            except SolverError as error:
+                if incumbent is None:
+                    raise
+                _LOG.warning("%s; the allocation is not proven", error)
+                break
+            given = self._within_budgets(answer)
+            found = prove(self._problem, self._deadline, incumbent if given is None else given)
+            if found.picks is None and found.bound == -np.inf:
                 return None
-            excess = tableau.costs_of(outcome.picks) / tableau.room
-            bits = self._problem.bits(outcome.picks.tolist())
-            others = [r for r in np.argsort(-excess, kind="stable").tolist() if r not in active]
-            over = [r for r in others if not self._rows[tableau.rows[r]].holds(bits)][:_FEW_ROWS]
-            if not over:
-                return outcome
-            active.update(over)
-
-    def _accepts(self, rows: Sequence[int], picks: Picks) -> bool:
-        """Whether the rows hold, in exact arithmetic."""
-        bits = self._problem.bits(picks.tolist())
-        return all(self._rows[row].holds(bits) for row in rows)
-
-    def _solve(self, tableau: Tableau) -> _Outcome | None:
-        if not tableau.rows:
-            picks = np.where(tableau.is_open, tableau.values, -np.inf).argmax(axis=1)
-            value = tableau.values_of(picks)
-            name = self._solvers[0].name
-            return _Outcome(picks=picks, value=value, bound=value, solver=name)
-        program = IntegerProgram(self._problem, tableau)
-        solver, prices = first_that_works(
-            self._solvers, lambda solver: _prices(solver, program, max(self._seconds_left(), 1.0))
-        )
-        if prices is None:
-            if tableau.is_open.sum() > _FEW_CHOICES:
-                return None
-            prices = np.zeros(len(tableau.rows))  # a budget met to the last digit: only the search can tell
-        search = ExactSearch(
-            tableau,
-            prices,
-            accepts=lambda picks: self._accepts(tableau.rows, picks),
-            deadline=self._deadline,
-        )
-        found = search.run(proof=PROOF)
-        if not _is_proven(found):
-            found = self._ask_solver(solver, program, search, found)
+            bound = self._bound(found, answer)
+            if found.picks is not None and (is_proven(found.value, bound) or self._seconds_left() <= 0):
+                break
+            incumbent = found.picks
         if found.picks is None:
-            return None
-        return _Outcome(picks=found.picks, value=found.value, bound=found.bound, solver=solver.name)
-
-    def _ask_solver(
-        self, solver: Solver, program: IntegerProgram, search: ExactSearch, found: Found
-    ) -> Found:
-        """Too much was left open for the search: let the solver branch, with the time that is left."""
-        if self._seconds_left() <= 0:
-            if found.picks is None:
-                raise SolverError("no allocation was found within the time limit", hint="allow more time")
-            return found
-        try:
-            _, answer = first_that_works(
-                [solver, *(other for other in self._solvers if other is not solver)],
-                lambda solver: solver.branch_and_bound(program, self._seconds_left(), PROOF / 2),
-            )
-        except SolverError as error:
-            if found.picks is None:
-                raise
-            _LOG.warning("%s; the allocation is not proven", error)
-            return found
-        if answer.chosen is not None:
-            search.offer(program.picks_of(answer.chosen))
-        better = search.found(-np.inf)
-        if better.picks is None and not answer.is_infeasible:
             raise SolverError(
                 f"{solver.name} found no allocation within the time limit", hint="allow more time"
             )
-        bound = found.bound
-        if answer.bound is not None:
-            bound = min(bound, answer.bound * program.value_unit + program.value_offset)
-        return replace(better, bound=max(bound, better.value))
+        is_improved = given is None or found.value > self._value(given)
+        return _best(
+            self._problem,
+            found,
+            bound,
+            solver=solver.name,
+            proven_by=self._proven_by(found, bound, solver),
+            is_improved=is_improved,
+        )
+
+    def _ask(self, gap: float) -> tuple[Solver, Answer]:
+        return first_that_works(
+            self._solver, lambda solver: self._program.solve(solver, self._seconds_left(), gap)
+        )
+
+    def _within_budgets(self, answer: Answer) -> Picks | None:
+        """What the solver chose, if it holds in exact arithmetic: solvers have tolerances."""
+        if answer.chosen is None:
+            return None
+        picks = self._program.picks_of(answer.chosen)
+        return picks if self._problem.is_within_budgets(self._problem.bits(picks.tolist())) else None
+
+    def _value(self, picks: Picks) -> float:
+        return self._problem.objective(self._problem.bits(picks.tolist()))
+
+    def _bound(self, found: Found, answer: Answer) -> float:
+        if is_proven(found.value, found.bound) or answer.bound is None:
+            return found.bound
+        return max(found.value, min(found.bound, self._program.in_problem(answer.bound)))
+
+    def _proven_by(self, found: Found, bound: float, solver: Solver) -> str:
+        if is_proven(found.value, found.bound):
+            return EXACT_SEARCH
+        return solver.name if is_proven(found.value, bound) else ""
 
     def _seconds_left(self) -> float:
         return self._deadline - time.monotonic()
-
-
-def _prices(solver: Solver, program: IntegerProgram, seconds: float) -> NDArray[np.float64] | None:
-    """What a solver says, if it can be true: the search stands on it."""
-    prices = solver.prices(program, seconds)
-    if prices is not None and not (prices.shape == (len(program.costs),) and np.isfinite(prices).all()):
-        raise SolverError(f"{solver.name} gave prices that are none")
-    return prices
-
-
-def _is_proven(found: Found) -> bool:
-    if found.picks is None:
-        return found.bound == -np.inf
-    return found.bound - found.value <= PROOF * abs(found.value)

@@ -1,18 +1,17 @@
-"""The solvers behind one small registry."""
+"""What a solver of integer programs is, and which of the registered ones are tried."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from hwbmpq.allocate.ilp import IntegerProgram
+from hwbmpq.allocate.tableau import Floats
 from hwbmpq.errors import HwbmpqError, UnknownNameError
+from hwbmpq.registry import SOLVERS
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
+AUTO = "auto"
 
 
 class SolverError(HwbmpqError):
@@ -21,70 +20,81 @@ class SolverError(HwbmpqError):
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a solver says: a point, perhaps, and what none can exceed; values are those of the scaled tableau."""
+    """A solution, if there is one, and an upper bound on the model's objective, if the solver gives one."""
 
-    chosen: NDArray[np.float64] | None
+    chosen: Floats | None
+    """By variable, in the order of ``model.pick``."""
     bound: float | None
     is_infeasible: bool = False
 
 
-class Solver(Protocol):
-    """Both calls return within ``seconds``, or a moment later."""
+class Session(Protocol):
+    """A solver that has loaded a Pyomo model; it sees what changes in the model from one call to the next."""
 
+    def solve(self, seconds: float, gap: float) -> Answer:
+        """Solve to a relative gap; return within ``seconds``, or a moment later."""
+        ...
+
+
+class Solver(Protocol):
     name: str
+    title: str
+    """As people write it."""
 
     def why_unavailable(self) -> str:
         """Empty if it can be used."""
         ...
 
-    def prices(self, program: IntegerProgram, seconds: float) -> NDArray[np.float64] | None:
-        """What a unit of each row is worth in the linear relaxation: its duals. None if nothing fits, by its tolerances."""
+    def open(self, model: Any) -> Session:
+        """Load a Pyomo model."""
         ...
-
-    def branch_and_bound(self, program: IntegerProgram, seconds: float, gap: float) -> Answer:
-        """Solve the integer program to a relative gap, as far as the time goes."""
-        ...
-
-
-_SOLVERS: dict[str, Solver] = {}
-AUTO = "auto"
 
 
 def register_solver(solver: Solver) -> Solver:
-    if solver.name in _SOLVERS or solver.name == AUTO:
-        raise ValueError(f"a solver named {solver.name!r} is registered already")
-    _SOLVERS[solver.name] = solver
-    return solver
+    """Make a solver known by its name."""
+    if solver.name == AUTO:
+        raise HwbmpqError(f"a solver cannot be named {AUTO!r}: it stands for all of them")
+    added: Solver = SOLVERS.add(solver.name, solver)
+    return added
 
 
 def solver_names() -> tuple[str, ...]:
     """The fastest first."""
-    return tuple(_SOLVERS)
+    return SOLVERS.names()
 
 
-def solvers_for(name: str) -> list[Solver]:
+def solver_title(name: str) -> str:
+    """A solver's name as people write it; what is not a solver (``random``) keeps its own."""
+    return str(SOLVERS.get(name).title) if name in SOLVERS else name
+
+
+def solvers_for(name: str) -> Iterator[Solver]:
     """The solvers to try, in this order: the one that is named, or all that can be used."""
-    if name != AUTO and name not in _SOLVERS:
-        raise UnknownNameError("solver", str(name), [AUTO, *_SOLVERS])
-    wanted = list(_SOLVERS.values()) if name == AUTO else [_SOLVERS[name]]
-    reasons = {solver.name: solver.why_unavailable() for solver in wanted}
-    usable = [solver for solver in wanted if not reasons[solver.name]]
-    if not usable:
+    if name != AUTO and name not in SOLVERS:
+        raise UnknownNameError("solver", name, [AUTO, *SOLVERS.names()])
+    reasons = {}
+    for each in SOLVERS.names() if name == AUTO else (name,):
+        solver: Solver = SOLVERS.get(each)
+        reasons[each] = solver.why_unavailable()
+        if not reasons[each]:
+            yield solver
+    if all(reasons.values()):
         raise SolverError(
             "no solver: " + "; ".join(f"{name}: {reason}" for name, reason in reasons.items()),
             hint="`pip install highspy swiglpk` brings both, Debian's glpk-utils has glpsol",
         )
-    return usable
 
 
-def first_that_works(solvers: list[Solver], ask: Callable[[Solver], T]) -> tuple[Solver, T]:
+def first_that_works(name: str, ask: Callable[[Solver], T]) -> tuple[Solver, T]:
     """The answer of the first solver that gives one; the last one's error if none does."""
-    for position, solver in enumerate(solvers):
+    failure: SolverError | None = None
+    for solver in solvers_for(name):
+        if failure is not None:
+            _LOG.warning("%s; trying %s", failure, solver.name)
         try:
             return solver, ask(solver)
         except SolverError as error:
-            if position == len(solvers) - 1:
-                error.hint = error.hint or "another solver may do: --solver auto tries all that there are"
-                raise
-            _LOG.warning("%s; trying %s", error, solvers[position + 1].name)
-    raise AssertionError("there is always a solver to try")
+            failure = error
+    assert failure is not None, "there is always a solver to try"
+    failure.hint = failure.hint or "another solver may do: --solver auto tries all that there are"
+    raise failure

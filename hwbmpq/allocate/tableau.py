@@ -117,11 +117,15 @@ def _from_the_cheapest(tableau: Tableau) -> Tableau:
     return replace(tableau, costs=costs, room=tableau.room - least.sum(axis=(1, 2)))
 
 
-def presolve(tableau: Tableau) -> Tableau:
-    """Close choices that cannot fit or are dominated; drop rows that always hold. Until nothing changes."""
+def presolve(tableau: Tableau, *, by_values: bool = True) -> Tableau:
+    """Close choices that cannot fit or are dominated; drop rows that always hold. Until nothing changes.
+
+    Without ``by_values`` the result is the same whatever the values are: dominated choices stay.
+    """
     while True:
         before = tableau.is_open.sum(), len(tableau.rows)
-        tableau = _without_slack_rows(_without_dominated(_without_misfits(tableau)))
+        tableau = _without_misfits(tableau)
+        tableau = _without_slack_rows(_without_dominated(tableau) if by_values else tableau)
         if (tableau.is_open.sum(), len(tableau.rows)) == before:
             return tableau
         tableau = _from_the_cheapest(tableau)
@@ -173,18 +177,19 @@ def _first_of_equals(tableau: Tableau, rows: NDArray[np.int64]) -> NDArray[np.in
     return np.sort(first)
 
 
-def scaled(tableau: Tableau) -> tuple[Tableau, float, float]:
-    """Largest gain 1, each row's room 1: solvers stop early on coefficients that span decades.
+def scaled_gains(values: Floats, is_open: Flags) -> tuple[Floats, float, float]:
+    """What each choice is worth more than its group's least, with 1 for the largest gain.
 
-    Also the unit and the offset that turn the scaled values back: values = scaled * unit + offset, summed up.
+    Also the unit and the offset that turn sums of gains back: values = gains * unit + offset.
     """
-    least = np.where(tableau.is_open, tableau.values, np.inf).min(axis=1, keepdims=True)
-    gains = np.where(tableau.is_open, tableau.values - least, 0.0)
+    least = np.where(is_open, values, np.inf).min(axis=1, keepdims=True)
+    gains = np.where(is_open, values - least, 0.0)
     unit = float(gains.max(initial=0.0)) or 1.0
-    smaller = replace(
-        tableau,
-        values=gains / unit,
-        costs=tableau.costs / np.where(tableau.room > 0, tableau.room, 1.0)[:, None, None],
-        room=np.where(tableau.room > 0, 1.0, 0.0),
-    )
-    return smaller, unit, float(least.sum())
+    return gains / unit, unit, float(least.sum())
+
+
+def scaled_costs(tableau: Tableau) -> tuple[Floats, Floats]:
+    """Costs as shares of each row's room, and the rooms: 1, or 0 where nothing is left."""
+    has_room = tableau.room > 0
+    costs = tableau.costs / np.where(has_room, tableau.room, 1.0)[:, None, None]
+    return costs, np.where(has_room, 1.0, 0.0)

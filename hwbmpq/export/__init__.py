@@ -1,5 +1,8 @@
 """What a run leaves for others: packed weights, and files that a runtime executes."""
 
+from importlib import import_module as _import_module
+from typing import Any as _Any
+
 from hwbmpq.export.onnx.file import Form as Form
 from hwbmpq.export.onnx.file import OnnxGraph as OnnxGraph
 from hwbmpq.export.onnx.file import onnx_graph as onnx_graph
@@ -25,3 +28,9 @@ from hwbmpq.export.runtime.timing import Timing as Timing
 from hwbmpq.export.runtime.timing import time_side_by_side as time_side_by_side
 from hwbmpq.export.stored_weights import StoredWeight as StoredWeight
 from hwbmpq.export.stored_weights import stored_weights as stored_weights
+
+
+def __getattr__(name: str) -> _Any:
+    if name == "deployment":  # it needs training, which exporting a network by itself does not
+        return _import_module("hwbmpq.export.deployment")
+    raise AttributeError(f"module 'hwbmpq.export' has no attribute {name!r}")

@@ -1,8 +1,6 @@
 """``BitAllocator``: widths that are learned inside anybody's own training loop."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,18 +8,20 @@ from torch import Tensor, nn
 
 from hwbmpq import distributed
 from hwbmpq.allocate import Allocation
+from hwbmpq.deprecated import warn
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import describe
 from hwbmpq.hardware import HardwareProfile, load_profile
 from hwbmpq.quant import InputQuantizer, assign, prepare, quantized_layers
-from hwbmpq.search.decisions import Decision, find_moves
-from hwbmpq.search.methods import CalibrationBatches, DecisionContext, Outcome, get_method
+from hwbmpq.search.config import AllocationConfig, allocation_config
+from hwbmpq.search.decisions import CalibrationBatches, Decision, DecisionContext
+from hwbmpq.search.methods import Method, get_method
 from hwbmpq.search.schedule import DecisionSchedule
-from hwbmpq.search.space import Budgets
+from hwbmpq.search.space import SearchSpace
 from hwbmpq.sensitivity.collector import BitGradientCollector, mean_over_epochs
 from hwbmpq.sensitivity.density_meter import DensityMeter
 from hwbmpq.sensitivity.weight_error import squared_errors
-from hwbmpq.values import DEFAULT_TIE, FLOAT_BITS, Precision, Sensitivity
+from hwbmpq.values import FLOAT_BITS, Precision, Sensitivity
 
 _FLOAT = Precision(weight_bits=FLOAT_BITS, activation_bits=FLOAT_BITS)
 _STATE = "hwbmpq-allocator/1"
@@ -45,12 +45,10 @@ class BitAllocator:
                 optimizer.zero_grad()
             allocator.epoch_end()
 
-    ``target`` is a profile, its name or its file. ``budgets`` as people say them; by default the profile's own.
-    ``bits`` are the candidate weight widths. All layers train at their widest candidate during the
-    ``warmup_epochs``; then, and after every ``interval_epochs`` more, the integer program decides, but not at the
-    end of the last epoch (both default to a tenth of ``epochs``). ``decide_after`` names the epochs instead.
-    With 0 epochs only ``decide`` does.
-    Budgets that cannot be met raise ``InfeasibleBudget`` here, before any training.
+    The keywords are the fields of ``AllocationConfig``, which can be given whole instead. All layers train at their
+    widest candidate during the ``warmup_epochs``; then, and after every ``interval_epochs`` more, the integer program
+    decides, but not at the end of the last epoch. Budgets that cannot be met raise ``InfeasibleBudget`` here, before
+    any training. ``calibration`` returns labelled batches, for methods that measure on their own (``hawq``).
 
     Under torch.distributed (DDP) rank 0 decides for all.
     """
@@ -59,33 +57,21 @@ class BitAllocator:
         self,
         model: nn.Module,
         example_input: Tensor,
+        config: AllocationConfig | None = None,
         *,
-        target: str | Path | HardwareProfile,
-        epochs: int,
-        budgets: Budgets | None = None,
-        bits: Sequence[int] | int | None = None,
-        warmup_epochs: int | None = None,
-        interval_epochs: int | None = None,
-        decide_after: Sequence[int] | None = None,
-        activation_bits: str | int = "auto",
-        method: str = "bmpq",
-        objective: str = "linear",
-        solver: str = "auto",
-        tie: str = DEFAULT_TIE,
-        per_channel: bool = False,
         calibration: CalibrationBatches | None = None,
-        seed: int = 0,
+        **settings: Any,
     ) -> None:
-        self.method = get_method(method)
-        self.schedule: DecisionSchedule | None = None
-        if self.method.decides != "never" and epochs:
-            schedule = DecisionSchedule.of(epochs, warmup_epochs, interval_epochs, decide_after)
-            self.schedule = schedule.once() if self.method.decides == "once" else schedule
+        if config is not None and settings:
+            raise HwbmpqError(f"give a config or settings, not both: {', '.join(settings)}")
+        self.config = allocation_config(**settings) if config is None else config
+        self.method = get_method(self.config.method)
+        self.schedule = _schedule(self.method, self.config)
+        target = self.config.target
         profile = target if isinstance(target, HardwareProfile) else load_profile(target)
-        graph = describe(model, example_input, tie=tie)
-        self.space = self.method.space(graph, profile, budgets, bits, activation_bits)
-        self.method.check(self.space, objective, solver)
-        self._objective, self._solver, self._seed = objective, solver, seed
+        graph = describe(model, example_input, tie=self.config.tie)
+        self.space = self.method.search_space(graph, profile, self.config)
+        self.method.check(self.space, self.config)
         self.model = model
         self.epoch = 0
         """Epochs that have ended."""
@@ -95,11 +81,13 @@ class BitAllocator:
         self._calibration = calibration
         self._epoch_norms: list[dict[str, float]] = []
         self._epoch_squares: list[dict[str, float]] = []
-        prepare(model, graph, per_channel=per_channel)
+        prepare(model, graph, per_channel=self.config.per_channel)
         self._collector: BitGradientCollector | None = None
         if "enbg" in self.method.looks_at:
             widest = {name: precision.weight_bits for name, precision in self.space.widest.items()}
-            self._collector = BitGradientCollector(model, widest, with_squares=objective == "error")
+            self._collector = BitGradientCollector(
+                model, widest, with_squares=self.config.objective == "error"
+            )
         self._densities: DensityMeter | None = None
         if "density" in self.method.looks_at:
             self._densities = DensityMeter(model, graph, in_training_only=True)
@@ -119,6 +107,12 @@ class BitAllocator:
     def _assign(self, bits: Mapping[str, Any]) -> None:
         self.bits = dict(bits)
         assign(self.model, self.space.as_trained(self.bits))
+
+    @property
+    def question(self) -> SearchSpace:
+        """Deprecated: ``space``."""
+        warn("BitAllocator.question", "BitAllocator.space")
+        return self.space
 
     @property
     def allocation(self) -> Allocation | None:
@@ -195,8 +189,7 @@ class BitAllocator:
     def decide(self, sensitivity: Sensitivity = _NOTHING) -> Decision:
         """Decide now, by sensitivities from wherever; ``epoch_end`` calls it when it is time."""
         context = self._context(sensitivity)
-        outcome: Outcome = distributed.on_first_rank(lambda: _without_problem(self.method.decide(context)))
-        decision = self._decision(sensitivity.scores, outcome)
+        decision = distributed.on_first_rank(lambda: self.method.decide(context))
         self.history.append(decision)
         self._assign(decision.after)
         distributed.check_equal(self.bits, "the widths")
@@ -211,18 +204,21 @@ class BitAllocator:
         return DecisionContext(
             space=self.space,
             model=self.model,
+            method=self.method.name,
+            epoch=self.epoch,
             current=self.bits,
             sensitivity=sensitivity,
+            earlier_scores=self.history[-1].decided_by.scores if self.history else {},
             densities=densities,
             calibration=self._calibration,
-            objective=self._objective,
-            solver=self._solver,
-            seed=self._seed,
+            objective=self.config.objective,
+            solver=self.config.solver,
+            seed=self.config.seed,
         )
 
     def _errors(self, squares: Mapping[str, float]) -> dict[str, dict[int, float]]:
         """½·mean(g²)·||W - Q(W)||²: the loss that each width is expected to add, for the objective ``error``."""
-        if self._objective != "error" or not squares:
+        if self.config.objective != "error" or not squares:
             return {}
         errors = {}
         assert self._collector is not None
@@ -232,33 +228,6 @@ class BitAllocator:
             found = squared_errors(layer, weights[name], widths)
             errors[name] = {bits: 0.5 * squares[name] * error for bits, error in found.items()}
         return errors
-
-    def _decision(self, norms: Mapping[str, float], outcome: Outcome) -> Decision:
-        after: Any = outcome.allocation.bits
-        earlier = self.history[-1] if self.history else None
-        free = {
-            layer.name: layer.parameters
-            for layer in self.space.graph
-            if len(self.space.choices[layer.name]) > 1
-        }
-        before_scores = earlier.decided_by.scores if earlier else {}
-        return Decision(
-            epoch=self.epoch,
-            method=self.method.name,
-            sensitivities=norms,
-            decided_by=outcome.sensitivity,
-            objective=outcome.objective,
-            before=self.bits,
-            after=after,
-            allocation=outcome.allocation,
-            moves=find_moves(
-                self.bits,
-                after,
-                outcome.sensitivity.scores if self.method.by_scores else {},
-                before_scores,
-                free,
-            ),
-        )
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values, for ``torch.save``. The widths are in the model's own state_dict too."""
@@ -278,7 +247,7 @@ class BitAllocator:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where another allocator, of the same network under the same question, stood."""
         if not isinstance(state, Mapping) or state.get("format") != _STATE:
-            raise HwbmpqError("this is no state of a BitAllocator")
+            raise HwbmpqError("this is not the state of a BitAllocator")
         if state["method"] != self.method.name or state["question"] != self._fingerprint():
             raise HwbmpqError(
                 "the state belongs to another network, device or budget",
@@ -309,7 +278,10 @@ class BitAllocator:
         }
 
 
-def _without_problem(outcome: Outcome) -> Outcome:
-    """Fit to be sent to other ranks: the whole integer program stays here."""
-    allocation = Allocation.from_dict(outcome.allocation.to_dict())
-    return replace(outcome, allocation=allocation)
+def _schedule(method: Method, config: AllocationConfig) -> DecisionSchedule | None:
+    if method.decides == "never" or not config.epochs:
+        return None
+    schedule = DecisionSchedule.of(
+        config.epochs, config.warmup_epochs, config.interval_epochs, config.decide_after
+    )
+    return schedule.once() if method.decides == "once" else schedule

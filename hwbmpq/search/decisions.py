@@ -1,14 +1,18 @@
 """One decision on widths during training: what was known, what changed, and why."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from torch import Tensor, nn
 
 from hwbmpq.allocate import Allocation
 from hwbmpq.costs.table import Number
+from hwbmpq.search.space import SearchSpace
 from hwbmpq.values import Precision, Sensitivity
 
 Bits = Mapping[str, Precision]
+CalibrationBatches = Callable[[], Iterable[tuple[Tensor, Tensor]]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +89,58 @@ class Decision:
                 for move in content["moves"]
             ),
             allocation=Allocation.from_dict(content["allocation"]),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecisionContext:
+    """All that a method may look at when widths are decided."""
+
+    space: SearchSpace
+    model: nn.Module
+    method: str
+    epoch: int
+    """The one that ends."""
+    current: Bits
+    sensitivity: Sensitivity
+    """ENBG of the interval that ends."""
+    earlier_scores: Mapping[str, float] = field(default_factory=dict)
+    """What the decision before this one looked at."""
+    densities: Mapping[str, float] = field(default_factory=dict)
+    calibration: CalibrationBatches | None = None
+    """Labelled batches, for methods that measure on their own."""
+    objective: str = "linear"
+    solver: str = "auto"
+    seed: int = 0
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Weights by layer."""
+        return {layer.name: layer.parameters for layer in self.space.graph}
+
+    def decision(
+        self,
+        allocation: Allocation,
+        decided_by: Sensitivity | None = None,
+        *,
+        objective: str = "linear",
+        by_scores: bool = True,
+    ) -> "Decision":
+        """The decision for an allocation. ``by_scores``: whether the scores tell why a layer moved."""
+        decided_by = self.sensitivity if decided_by is None else decided_by
+        after: Any = allocation.bits
+        free = {name: size for name, size in self.sizes.items() if len(self.space.choices[name]) > 1}
+        scores = decided_by.scores if by_scores else {}
+        return Decision(
+            epoch=self.epoch,
+            method=self.method,
+            sensitivities=self.sensitivity.scores,
+            decided_by=decided_by,
+            objective=objective,
+            before=self.current,
+            after=after,
+            allocation=replace(allocation, problem=None),  # the whole integer program is not part of it
+            moves=find_moves(self.current, after, scores, self.earlier_scores, free),
         )
 
 

@@ -1,59 +1,26 @@
 """The ways to decide widths during training: BMPQ, the methods it is compared with, and controls."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
-
-from torch import Tensor, nn
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from hwbmpq.allocate import (
     Allocation,
+    check_feasible,
     density_widths,
     greedy_fill,
-    objectives,
     random_fill,
     reversed_fill,
-    solve,
-    values_for,
 )
-from hwbmpq.errors import HwbmpqError, UnknownNameError
+from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import LayerGraph
 from hwbmpq.hardware import HardwareProfile, common_widths, uniform
-from hwbmpq.search.space import Budgets, SearchSpace, build_search_space
+from hwbmpq.registry import METHODS, OBJECTIVES
+from hwbmpq.search.config import AllocationConfig
+from hwbmpq.search.decisions import Decision, DecisionContext
+from hwbmpq.search.space import SearchSpace, build_search_space
 from hwbmpq.sensitivity import measure_sensitivity
 from hwbmpq.values import Precision, Sensitivity
-
-CalibrationBatches = Callable[[], Iterable[tuple[Tensor, Tensor]]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class DecisionContext:
-    """All that a method may look at when widths are decided."""
-
-    space: SearchSpace
-    model: nn.Module
-    current: Mapping[str, Precision]
-    sensitivity: Sensitivity
-    """ENBG of the interval that ends."""
-    densities: Mapping[str, float] = field(default_factory=dict)
-    calibration: CalibrationBatches | None = None
-    """Labelled batches, for methods that measure on their own."""
-    objective: str = "linear"
-    solver: str = "auto"
-    seed: int = 0
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        return {layer.name: layer.parameters for layer in self.space.graph}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What a method decided, and by which numbers."""
-
-    allocation: Allocation
-    sensitivity: Sensitivity
-    objective: str = "linear"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +28,7 @@ class Method:
     name: str
     summary: str
     decides: Literal["every interval", "once", "never"]
-    decide: Callable[[DecisionContext], Outcome]
+    decide: Callable[[DecisionContext], Decision]
     """For those that never decide: the widths that hold from the first step."""
     keeps_budget: bool = True
     takes_all_widths: bool = False
@@ -70,73 +37,64 @@ class Method:
     """Whether the network is trained without quantization."""
     is_optimal: bool = False
     """Whether an integer program finds the best by its own measure."""
-    by_scores: bool = True
-    """Whether it decides by the scores of layers, so that they tell why one moved."""
     looks_at: frozenset[str] = frozenset({"enbg"})
 
-    def space(
-        self,
-        graph: LayerGraph,
-        profile: HardwareProfile,
-        budgets: Budgets | None,
-        bits: Sequence[int] | int | None,
-        activation_bits: str | int,
+    def search_space(
+        self, graph: LayerGraph, profile: HardwareProfile, config: AllocationConfig
     ) -> SearchSpace:
-        """What this method is asked about a network on a device."""
+        """What this method chooses from, for a network on a device."""
+        bits = config.bits
         if self.takes_all_widths and bits is None:
             bits = common_widths(graph, profile)
         space = build_search_space(
             graph,
             profile,
-            budgets,
+            config.budgets,
             bits=(bits,) if isinstance(bits, int) else bits,
-            activation_bits=activation_bits,
+            activation_bits=config.activation_bits,
             needs_budget=self.keeps_budget,
         )
-        if not budgets or self.keeps_budget:
+        if not config.budgets or self.keeps_budget:
             return space
-        remark = f"the method {self.name} keeps no budget: {', '.join(budgets)} may end above it"
+        remark = f"the method {self.name} keeps no budget: {', '.join(config.budgets)} may end above it"
         return replace(space, remarks=(*space.remarks, remark))
 
-    def check(self, space: SearchSpace, objective: str, solver: str) -> None:
+    def check(self, space: SearchSpace, config: AllocationConfig) -> None:
         """Raise what would otherwise come up after the warm-up: ``InfeasibleBudget``, unknown names."""
-        if objective not in objectives():
-            raise UnknownNameError("objective", objective, objectives())
-        if objective == "hawq" and self.name == "bmpq":
+        OBJECTIVES.check_name(config.objective)
+        if config.objective == "hawq" and self.name == "bmpq":
             raise HwbmpqError(
                 "the objective hawq weighs Hessian traces, and bmpq learns bit gradients",
                 hint="use the method hawq, or the objective linear or error",
             )
         if self.keeps_budget:
-            values = {name: dict.fromkeys(options, 0) for name, options in space.choices.items()}
-            solve(values, space.costs.tables, space.limits, space.graph.ties, solver=solver)
+            check_feasible(space.problem, config.solver)
 
 
 def get_method(name: str) -> Method:
-    if name not in METHODS:
-        raise UnknownNameError("method", name, METHODS, hint=f"use one of {', '.join(METHODS)}")
-    return METHODS[name]
+    method: Method = METHODS.get(name)
+    return method
 
 
-def _bmpq(context: DecisionContext) -> Outcome:
+def _bmpq(context: DecisionContext) -> Decision:
     return _solved(context, context.sensitivity, context.objective)
 
 
-def _hawq(context: DecisionContext) -> Outcome:
+def _hawq(context: DecisionContext) -> Decision:
     """Hessian traces with the weights as they are, in float, times squared weight errors."""
     if context.calibration is None:
         raise HwbmpqError(
             "the method hawq measures Hessian traces and needs labelled batches",
             hint="give BitAllocator a calibration function that returns some",
         )
-    choices = context.space.choices
+    space = context.space
     traces = measure_sensitivity(
         context.model,
-        context.space.graph,
+        space.graph,
         context.calibration(),
         method="hessian_trace",
-        precisions=context.space.as_trained(context.space.widest),
-        widths={name: [p.weight_bits for p in options] for name, options in choices.items()},
+        precisions=space.as_trained(space.widest),
+        widths={name: [p.weight_bits for p in options] for name, options in space.choices.items()},
         seed=context.seed,
     )
     # Away from a minimum the loss may curve downwards in a layer; such a layer is the least in need of bits.
@@ -144,28 +102,22 @@ def _hawq(context: DecisionContext) -> Outcome:
     return _solved(context, traces, "hawq")
 
 
-def _solved(context: DecisionContext, sensitivity: Sensitivity, objective: str) -> Outcome:
-    space = context.space
-    allocation = solve(
-        values_for(sensitivity, space.choices, objective),
-        space.costs.tables,
-        space.limits,
-        space.graph.ties,
-        solver=context.solver,
-    )
-    return Outcome(allocation=allocation, sensitivity=sensitivity, objective=objective)
+def _solved(context: DecisionContext, sensitivity: Sensitivity, objective: str) -> Decision:
+    allocation = context.space.solve(sensitivity, objective=objective, solver=context.solver)
+    return context.decision(allocation, sensitivity, objective=objective)
 
 
-def _ad(context: DecisionContext) -> Outcome:
+def _ad(context: DecisionContext) -> Decision:
     """Activation density: width times density, rounded up to one that the device has; no budget."""
-    fixed = [name for name, options in context.space.choices.items() if len(options) == 1]
+    choices = context.space.choices
+    fixed = [name for name, options in choices.items() if len(options) == 1]
     widths = density_widths(context.current, context.densities, fixed=fixed, ties=context.space.graph.ties)
-    bits = {name: uniform({name: context.space.choices[name]}, width)[name] for name, width in widths.items()}
+    bits = {name: uniform({name: choices[name]}, width)[name] for name, width in widths.items()}
     densities = Sensitivity(method="activation_density", scores=context.densities)
-    return Outcome(allocation=_given(context.space, bits, "ad"), sensitivity=densities)
+    return context.decision(_given(context.space, bits, "ad"), densities)
 
 
-def _hpq(context: DecisionContext) -> Outcome:
+def _hpq(context: DecisionContext) -> Decision:
     widths = context.space.costs.widths
     if len(widths) > 1:
         raise HwbmpqError(
@@ -173,7 +125,7 @@ def _hpq(context: DecisionContext) -> Outcome:
             hint="give bits with one number",
         )
     nothing = Sensitivity(method="none", scores=dict.fromkeys(context.space.choices, 0.0))
-    return Outcome(allocation=_given(context.space, context.space.widest, "hpq"), sensitivity=nothing)
+    return context.decision(_given(context.space, context.space.widest, "hpq"), nothing)
 
 
 def _given(space: SearchSpace, bits: Mapping[str, Precision], solver: str) -> Allocation:
@@ -189,96 +141,81 @@ def _given(space: SearchSpace, bits: Mapping[str, Precision], solver: str) -> Al
     )
 
 
-def _random(context: DecisionContext) -> Outcome:
+def _random(context: DecisionContext) -> Decision:
+    return context.decision(random_fill(*_to_fill(context), seed=context.seed), by_scores=False)
+
+
+def _greedy(context: DecisionContext) -> Decision:
+    return context.decision(greedy_fill(*_to_fill(context), sizes=context.sizes), by_scores=False)
+
+
+def _reversed(context: DecisionContext) -> Decision:
+    return context.decision(reversed_fill(*_to_fill(context), scores=context.sensitivity.scores))
+
+
+def _to_fill(context: DecisionContext) -> tuple[Any, ...]:
     space = context.space
-    allocation = random_fill(
-        space.choices, space.costs.tables, space.limits, space.graph.ties, seed=context.seed
-    )
-    return Outcome(allocation=allocation, sensitivity=context.sensitivity)
+    return space.choices, space.costs.tables, space.limits, space.graph.ties
 
 
-def _greedy(context: DecisionContext) -> Outcome:
-    space = context.space
-    allocation = greedy_fill(
-        space.choices, space.costs.tables, space.limits, space.graph.ties, sizes=context.sizes
-    )
-    return Outcome(allocation=allocation, sensitivity=context.sensitivity)
-
-
-def _reversed(context: DecisionContext) -> Outcome:
-    space = context.space
-    allocation = reversed_fill(
-        space.choices,
-        space.costs.tables,
-        space.limits,
-        space.graph.ties,
-        scores=context.sensitivity.scores,
-    )
-    return Outcome(allocation=allocation, sensitivity=context.sensitivity)
-
-
-METHODS = {
-    method.name: method
-    for method in (
-        Method(
-            name="bmpq",
-            summary="bit gradients and an integer program, again after every interval (the paper's)",
-            decides="every interval",
-            decide=_bmpq,
-            is_optimal=True,
-        ),
-        Method(
-            name="fp32",
-            summary="no quantization: what there is to lose",
-            decides="never",
-            decide=_hpq,
-            keeps_budget=False,
-            in_float=True,
-            looks_at=frozenset(),
-        ),
-        Method(
-            name="hpq",
-            summary="one width for all layers, --bits k, whatever the budget",
-            decides="never",
-            decide=_hpq,
-            keeps_budget=False,
-            looks_at=frozenset(),
-        ),
-        Method(
-            name="ad",
-            summary="activation density, once: width times the share of non-zero activations; no budget",
-            decides="once",
-            decide=_ad,
-            keeps_budget=False,
-            takes_all_widths=True,
-            looks_at=frozenset({"density"}),
-        ),
-        Method(
-            name="hawq",
-            summary="Hessian traces and an integer program, once after the warm-up",
-            decides="once",
-            decide=_hawq,
-            is_optimal=True,
-        ),
-        Method(
-            name="random",
-            summary="control: layers in random order get the widest that still fits",
-            decides="once",
-            decide=_random,
-            by_scores=False,
-        ),
-        Method(
-            name="greedy",
-            summary="control: the same, the smallest layers first",
-            decides="once",
-            decide=_greedy,
-            by_scores=False,
-        ),
-        Method(
-            name="reversed",
-            summary="control: the same, the least sensitive layers first",
-            decides="once",
-            decide=_reversed,
-        ),
-    )
-}
+for _method in (
+    Method(
+        name="bmpq",
+        summary="bit gradients and an integer program, again after every interval (the paper's)",
+        decides="every interval",
+        decide=_bmpq,
+        is_optimal=True,
+    ),
+    Method(
+        name="fp32",
+        summary="no quantization: what there is to lose",
+        decides="never",
+        decide=_hpq,
+        keeps_budget=False,
+        in_float=True,
+        looks_at=frozenset(),
+    ),
+    Method(
+        name="hpq",
+        summary="one width for all layers, --bits k, whatever the budget",
+        decides="never",
+        decide=_hpq,
+        keeps_budget=False,
+        looks_at=frozenset(),
+    ),
+    Method(
+        name="ad",
+        summary="activation density, once: width times the share of non-zero activations; no budget",
+        decides="once",
+        decide=_ad,
+        keeps_budget=False,
+        takes_all_widths=True,
+        looks_at=frozenset({"density"}),
+    ),
+    Method(
+        name="hawq",
+        summary="Hessian traces and an integer program, once after the warm-up",
+        decides="once",
+        decide=_hawq,
+        is_optimal=True,
+    ),
+    Method(
+        name="random",
+        summary="control: layers in random order get the widest that still fits",
+        decides="once",
+        decide=_random,
+    ),
+    Method(
+        name="greedy",
+        summary="control: the same, the smallest layers first",
+        decides="once",
+        decide=_greedy,
+    ),
+    Method(
+        name="reversed",
+        summary="control: the same, the least sensitive layers first",
+        decides="once",
+        decide=_reversed,
+    ),
+):
+    METHODS.add(_method.name, _method)

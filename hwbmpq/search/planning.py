@@ -14,10 +14,9 @@ from hwbmpq.allocate import (
     Frontier,
     explain,
     frontier,
-    solve,
     values_for,
 )
-from hwbmpq.allocate.problem import AllocationProblem, build_problem
+from hwbmpq.allocate.problem import AllocationProblem
 from hwbmpq.data import LabelledImages
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import LayerGraph
@@ -97,11 +96,7 @@ def plan(
 ) -> Plan:
     """The widths that are worth the most within the budgets; ``InfeasibleBudget`` if there are none."""
     _check_names(space, sensitivity)
-    costs = space.costs
-    values = values_for(sensitivity, space.choices, objective)
-    allocation = solve(
-        values, costs.tables, space.limits, space.graph.ties, solver=solver, time_limit=time_limit
-    )
+    allocation = space.solve(sensitivity, objective=objective, solver=solver, time_limit=time_limit)
     return report_on(
         space,
         sensitivity,
@@ -124,8 +119,7 @@ def report_on(
 ) -> Plan:
     """The report of an allocation, whoever made it: its costs, and the one-width alternatives beside it."""
     costs = space.costs
-    values = values_for(sensitivity, space.choices, objective)
-    problem = build_problem(values, costs.tables, space.limits, space.graph.ties)
+    problem = space.problem_for(sensitivity, objective)
     allocation = replace(allocation, objective=problem.objective(allocation.bits), problem=problem)
     explanation: Explanation | None = None
     if with_explanation:

@@ -1,12 +1,17 @@
-"""What is asked of an allocation: a network, a device, candidates and budgets. All but the sensitivity."""
+"""The search space: a network on a device, the candidate widths of its layers, their costs, and the budgets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
+from hwbmpq.allocate import Allocation, values_for
+from hwbmpq.allocate.ilp import IntegerProgram
+from hwbmpq.allocate.problem import AllocationProblem, build_problem
+from hwbmpq.allocate.solve import solve_problem
 from hwbmpq.costs import NetworkCosts, parse_budget, tabulate
 from hwbmpq.graph import LayerGraph
 from hwbmpq.hardware import HardwareProfile, layer_candidates, trained_precisions
-from hwbmpq.values import Precision
+from hwbmpq.values import Precision, Sensitivity
 
 Budgets = Mapping[str, str | float]
 """As people say them (``"350KiB"``, ``"12x"``), or numbers in the cost's own unit."""
@@ -18,7 +23,7 @@ DEFAULT_RANGE = 0.25
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSpace:
-    """A network on a device under budgets: all but the sensitivity."""
+    """A network on a device under budgets: all that an allocation depends on but the sensitivity."""
 
     graph: LayerGraph
     costs: NetworkCosts
@@ -36,6 +41,33 @@ class SearchSpace:
     def widest(self) -> dict[str, Precision]:
         """Every layer at its widest candidate."""
         return {name: max(options) for name, options in self.choices.items()}
+
+    @cached_property
+    def problem(self) -> AllocationProblem:
+        """What is to be solved, with values of zero."""
+        zeros = {name: dict.fromkeys(options, 0) for name, options in self.choices.items()}
+        return build_problem(zeros, self.costs.tables, self.limits, self.graph.ties)
+
+    @cached_property
+    def program(self) -> IntegerProgram:
+        """The integer program, kept: from one decision to the next only its objective changes."""
+        return IntegerProgram(self.problem)
+
+    def problem_for(self, sensitivity: Sensitivity, objective: str) -> AllocationProblem:
+        """What is to be solved, with the values that an objective makes of a sensitivity."""
+        return self.problem.valued(values_for(sensitivity, self.choices, objective))
+
+    def solve(
+        self,
+        sensitivity: Sensitivity,
+        *,
+        objective: str = "linear",
+        solver: str = "auto",
+        time_limit: float | None = None,
+    ) -> Allocation:
+        """The widths that are worth the most within the budgets; ``InfeasibleBudget`` if there are none."""
+        problem = self.problem_for(sensitivity, objective)
+        return solve_problem(problem, solver, time_limit, program=self.program)
 
     def as_trained(self, bits: Mapping[str, Precision]) -> dict[str, Precision]:
         """What to quantize the network at so that it computes as the device does with ``bits``."""

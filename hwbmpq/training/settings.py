@@ -8,8 +8,6 @@ from typing import Any, Literal
 
 import yaml
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     ValidationError,
     ValidationInfo,
@@ -18,14 +16,13 @@ from pydantic import (
 )
 
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.search.config import AllocationConfig, setting_problems
 from hwbmpq.training.paper_recipes import get_paper_recipe
 from hwbmpq.training.recipes import recipe_for
 
 
-class RunSettings(BaseModel):
+class RunSettings(AllocationConfig):
     """All that is needed to repeat a run."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     # network
     model: str
@@ -33,17 +30,10 @@ class RunSettings(BaseModel):
     num_classes: int | None = Field(default=None, ge=1)
     pretrained: bool = False
     weights: str | None = None
-    tie: Literal["input", "sibling", "none"] = "input"
     # device
     target: str
-    budgets: dict[str, str | float] = {}
     bits: tuple[int, ...] | None = None
-    activation_bits: Literal["auto", "same", "widest", "float"] | int = "auto"
-    per_channel: bool = False
     # method
-    method: str = "bmpq"
-    objective: Literal["linear", "error", "hawq"] = "linear"
-    solver: Literal["auto", "highs", "glpk"] = "auto"
     sensitivity: str = "enbg"
     """For runs without training; a run that trains learns ENBG."""
     # data
@@ -58,7 +48,6 @@ class RunSettings(BaseModel):
     epochs: int = Field(ge=0)
     warmup_epochs: int | None = Field(default=None, ge=1)
     interval_epochs: int | None = Field(default=None, ge=1)
-    decide_after: tuple[int, ...] | None = None
     max_steps: int | None = Field(default=None, ge=1)
     """The whole schedule in no more optimizer steps than this: fewer epochs, and shorter ones."""
     # optimization
@@ -150,24 +139,10 @@ def resolve_settings(given: Mapping[str, Any], *, recipe: str | None = None) -> 
     try:
         return RunSettings(**{**completion, **said})
     except ValidationError as error:
-        raise HwbmpqError("\n".join(_problems(error))) from None
+        raise HwbmpqError("\n".join(setting_problems(error))) from None
 
 
 _PERIODIC = ("warmup_epochs", "interval_epochs")
-
-
-def _problems(error: ValidationError) -> list[str]:
-    found = []
-    for problem in error.errors():
-        name = str(problem["loc"][0]) if problem["loc"] else "settings"
-        message = problem["msg"].removeprefix("Value error, ")
-        if not problem["loc"]:
-            found.append(message)
-        elif problem["type"] == "missing":
-            found.append(f"{name}: is missing")
-        else:
-            found.append(f"{name}: {message[0].lower()}{message[1:]} (given: {problem['input']!r})")
-    return list(dict.fromkeys(found))
 
 
 def read_settings(path: Path) -> dict[str, Any]:

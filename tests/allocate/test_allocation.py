@@ -53,6 +53,8 @@ def test_json_says_what_people_look_for() -> None:
         "budgets": {"memory": 50},
         "slack": {"memory": 0},
         "solver": "highs",
+        "proven_by": "exact search",
+        "is_improved": False,
     }
 
 
@@ -68,11 +70,11 @@ def test_an_infinite_budget_is_null_in_json() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", r"this is no allocation: Expecting"),
-        ("[]", r"this is no allocation: TypeError"),
-        ("{}", r"this is no allocation: KeyError: 'bits'"),
-        ('{"bits": 3}', r"this is no allocation: AttributeError"),
-        ('{"bits": {"a": "wide"}}', r"this is no allocation: ValueError"),
+        ("{", r"this is not an allocation: Expecting"),
+        ("[]", r"this is not an allocation: TypeError"),
+        ("{}", r"this is not an allocation: KeyError: 'bits'"),
+        ('{"bits": 3}', r"this is not an allocation: AttributeError"),
+        ('{"bits": {"a": "wide"}}', r"this is not an allocation: ValueError"),
     ],
     ids=["broken", "list", "empty", "bits", "choice"],
 )

@@ -16,11 +16,10 @@ from hwbmpq.allocate import (
     SolverError,
     explain,
     frontier,
-    glpk,
-    highs,
     solve,
 )
 from hwbmpq.allocate.exact import search
+from hwbmpq.allocate.ilp import IntegerProgram
 from hwbmpq.costs.table import CostRow, CostTable
 from hwbmpq.testing import best_by_enumeration
 
@@ -183,14 +182,17 @@ def test_growth_that_buys_nothing_is_none() -> None:
 
 
 @pytest.mark.parametrize("solver", ["highs", "glpk"])
-def test_branch_and_bound_that_fails_keeps_what_was_found(
+def test_a_solver_that_cannot_close_the_gap_keeps_what_was_found(
     monkeypatch: pytest.MonkeyPatch, solver: str
 ) -> None:
-    def fail(*_: object) -> None:
-        raise SolverError("gone")
+    solve_model = IntegerProgram.solve
 
-    monkeypatch.setattr(highs.Highs, "branch_and_bound", fail)
-    monkeypatch.setattr(glpk.Glpk, "branch_and_bound", fail)
+    def fail_to_close_the_gap(self: Any, solver: Any, seconds: float, gap: float) -> Any:
+        if gap < 1e-4:
+            raise SolverError("gone")
+        return solve_model(self, solver, seconds, gap)
+
+    monkeypatch.setattr(IntegerProgram, "solve", fail_to_close_the_gap)
     monkeypatch.setattr(search, "_MOST_WORK", 0)
     rng = random.Random(0)
     widths = (2, 3, 4, 5, 6)

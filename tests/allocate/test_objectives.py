@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from hwbmpq.allocate import AllocationError, objectives, register_objective, values_for
-from hwbmpq.allocate.objectives import _OBJECTIVES, weight_bits
-from hwbmpq.errors import UnknownNameError
+from hwbmpq.allocate.objectives import weight_bits
+from hwbmpq.errors import HwbmpqError, UnknownNameError
+from hwbmpq.registry import OBJECTIVES
 from hwbmpq.values import Precision, Sensitivity
 
 SENSITIVITY = Sensitivity(
@@ -19,10 +20,10 @@ CHOICES = {"stem": [16], "a": [2, 4, 8], "b": [4, 2]}
 
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
-    before = dict(_OBJECTIVES)
+    before = set(OBJECTIVES.names())
     yield
-    _OBJECTIVES.clear()
-    _OBJECTIVES.update(before)
+    for name in set(OBJECTIVES.names()) - before:
+        OBJECTIVES.remove(name)
 
 
 def test_linear_is_sensitivity_times_position() -> None:
@@ -107,5 +108,5 @@ def test_a_registered_objective_can_be_used() -> None:
 
 
 def test_a_name_is_registered_once() -> None:
-    with pytest.raises(ValueError, match=r"an objective named 'linear' is registered already"):
+    with pytest.raises(HwbmpqError, match=r"objective 'linear' is already registered by hwbmpq"):
         register_objective("linear")(lambda sensitivity, choices: {})

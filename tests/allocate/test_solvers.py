@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from hwbmpq.allocate import SolverError, glpk, highs, register_solver, solve, solver_names
-from hwbmpq.allocate.solvers import _SOLVERS
+from hwbmpq.allocate.solvers import Answer
+from hwbmpq.errors import HwbmpqError
+from hwbmpq.registry import SOLVERS
 
 VALUES = {"a": {2: 0, 4: 3, 8: 4}, "b": {2: 0, 4: 2, 8: 5}, "c": {2: 0, 4: 1, 8: 6}}
 COSTS = {
@@ -48,12 +50,12 @@ BROKEN = {
 
 
 @pytest.fixture
-def registry() -> Iterator[dict[str, Any]]:
-    """The registered solvers, restored afterwards."""
-    before = dict(_SOLVERS)
-    yield _SOLVERS
-    _SOLVERS.clear()
-    _SOLVERS.update(before)
+def _restored() -> Iterator[None]:
+    """The registered solvers, as they were."""
+    before = set(SOLVERS.names())
+    yield
+    for name in set(SOLVERS.names()) - before:
+        SOLVERS.remove(name)
 
 
 @pytest.fixture
@@ -63,7 +65,22 @@ def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_highs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(highs, "_PROBLEM", "highspy cannot be imported (gone)")
+    monkeypatch.setattr(highs.Highs, "why_unavailable", lambda self: "highspy cannot be imported (gone)")
+
+
+class OnStrike:
+    def solve(self, seconds: float, gap: float) -> Answer:
+        raise SolverError("HiGHS is on strike")
+
+
+class Wrong:
+    """Claims that the first choice of every layer is optimal; perhaps with numbers that are not a solution."""
+
+    def __init__(self, model: Any, chosen: float) -> None:
+        self._size, self._chosen = len(model.pick), chosen
+
+    def solve(self, seconds: float, gap: float) -> Answer:
+        return Answer(chosen=np.full(self._size, self._chosen), bound=0.0)
 
 
 def processes() -> set[str]:
@@ -107,10 +124,7 @@ def test_auto_without_glpk_is_highs() -> None:
 def test_auto_falls_back_on_the_next_and_logs_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(self: Any, program: Any, seconds: float) -> Any:
-        raise SolverError("HiGHS is on strike")
-
-    monkeypatch.setattr(highs.Highs, "prices", fail)
+    monkeypatch.setattr(highs.Highs, "open", lambda self, model: OnStrike())
     with caplog.at_level(logging.WARNING):
         allocation = solve(VALUES, COSTS, BUDGETS)
     assert (allocation.solver, allocation.objective) == ("glpk", BEST)
@@ -118,10 +132,7 @@ def test_auto_falls_back_on_the_next_and_logs_it(
 
 
 def test_a_solver_that_was_asked_for_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: Any, program: Any, seconds: float) -> Any:
-        raise SolverError("HiGHS is on strike")
-
-    monkeypatch.setattr(highs.Highs, "prices", fail)
+    monkeypatch.setattr(highs.Highs, "open", lambda self, model: OnStrike())
     with pytest.raises(SolverError, match=r"HiGHS is on strike"):
         solve(VALUES, COSTS, BUDGETS, solver="highs")
 
@@ -191,16 +202,34 @@ def test_highs_needs_no_temporary_files(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert solve(VALUES, COSTS, BUDGETS, solver="highs").objective == BEST
 
 
-def test_wrong_prices_cannot_make_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The proof holds for any prices; a solver that lies makes it slower, not false."""
-    monkeypatch.setattr(
-        highs.Highs, "prices", lambda self, program, seconds: np.full(len(program.costs), 123.0)
-    )
+def test_a_wrong_answer_of_a_solver_is_improved_and_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(highs.Highs, "open", lambda self, model: Wrong(model, 0.0))
     allocation = solve(VALUES, COSTS, BUDGETS, solver="highs")
     assert (allocation.objective, allocation.optimal) == (BEST, True)
+    assert (allocation.solver, allocation.proven_by, allocation.is_improved) == (
+        "highs",
+        "exact search",
+        True,
+    )
 
 
-def test_a_registered_solver_can_be_named(registry: dict[str, Any]) -> None:
+@pytest.mark.parametrize("nonsense", [np.nan, np.inf])
+def test_an_answer_that_is_not_a_solution_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, nonsense: float
+) -> None:
+    monkeypatch.setattr(highs.Highs, "open", lambda self, model: Wrong(model, nonsense))
+    with pytest.raises(SolverError, match="highs gave an answer that is not a solution"):
+        solve(VALUES, COSTS, BUDGETS, solver="highs")
+
+
+@pytest.mark.parametrize("name", ["highs", "glpk"])
+def test_the_solver_decides_and_the_search_proves(name: str) -> None:
+    allocation = solve(VALUES, COSTS, BUDGETS, solver=name)
+    assert (allocation.solver, allocation.proven_by, allocation.is_improved) == (name, "exact search", False)
+
+
+@pytest.mark.usefixtures("_restored")
+def test_a_registered_solver_can_be_named() -> None:
     class Idle(highs.Highs):
         name = "idle"
 
@@ -208,12 +237,19 @@ def test_a_registered_solver_can_be_named(registry: dict[str, Any]) -> None:
     assert solve(VALUES, COSTS, BUDGETS, solver="idle").solver == "idle"
 
 
-@pytest.mark.parametrize("name", ["highs", "auto"])
-def test_a_name_is_registered_once(registry: dict[str, Any], name: str) -> None:
+@pytest.mark.usefixtures("_restored")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("highs", "solver 'highs' is already registered by hwbmpq"),
+        ("auto", "a solver cannot be named 'auto'"),
+    ],
+)
+def test_a_name_is_registered_once(name: str, message: str) -> None:
     class Other(highs.Highs):
         pass
 
     other = Other()
     other.name = name
-    with pytest.raises(ValueError, match=rf"a solver named '{name}' is registered already"):
+    with pytest.raises(HwbmpqError, match=message):
         register_solver(other)

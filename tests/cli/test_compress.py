@@ -359,7 +359,7 @@ def test_a_profile_in_this_folder_is_found_from_another(run: Run, monkeypatch: p
 
 
 def test_the_methods_of_the_command_line_are_those_of_the_library() -> None:
-    assert tuple(methods.METHODS) == METHODS
+    assert methods.METHODS.names() == METHODS
 
 
 def test_a_recipe_of_the_paper_is_tried_out_in_a_few_steps_and_resumed(run: Run) -> None:

@@ -128,12 +128,14 @@ def assert_still_says(found: Any, wanted: Any, where: str = "", *, tolerance: fl
 
 
 def assert_equal(found: Any, wanted: Any, where: str = "") -> None:
-    """Of states: the same names in the same order, and the same bits."""
+    """Of states: the same names in the same order, and the same bits; plain values may have got new names since."""
     if isinstance(wanted, Tensor):
         assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape), where
         assert torch.equal(found, wanted), where
     elif isinstance(wanted, Mapping):
-        assert list(found) == list(wanted), where
+        is_state = any(isinstance(value, Tensor) for value in wanted.values())
+        names = list(found) if is_state else [name for name in found if name in wanted]
+        assert names == list(wanted), where
         for name in wanted.keys() - {"seconds"}:
             assert_equal(found[name], wanted[name], f"{where}.{name}")
     elif isinstance(wanted, (list, tuple)):
@@ -264,7 +266,7 @@ def test_a_packed_file_that_is_loaded_and_saved_holds_the_same_bytes(name: str) 
 def test_an_onnx_file_gives_the_outputs_that_it_gave(name: str) -> None:
     assert_as_made(in_onnxruntime(f"trained/{name}"), name, bit_for_bit=onnxruntime_is_the_same())
     network = hwbmpq.export.OnnxNetwork(f"trained/{name}", threads=1)
-    assert network.is_sealed
+    assert network.has_checksum
     assert np.array_equal(network(INPUTS["grey"]), in_onnxruntime(f"trained/{name}"))
 
 

@@ -68,7 +68,8 @@ def test_what_becomes_of_narrow_weights_is_said(widths: str, note: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("W8", "not a pair of widths"), ("W32A8", "no kernel for W32A8"), ("8,8", "not a pair")]
+    ("text", "message"),
+    [("W8", "not a pair of widths"), ("W32A8", "no kernel for W32A8"), ("8,8", "not a pair")],
 )
 def test_widths_that_are_none_are_refused(text: str, message: str) -> None:
     with pytest.raises(HwbmpqError, match=message) as caught:

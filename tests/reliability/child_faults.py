@@ -78,28 +78,34 @@ def _solver(way: str, decision: int = 1, solver: str = "highs", seconds: float =
     """From the n-th question on, a solver raises, hangs, crashes or talks nonsense."""
     import numpy as np
 
-    from hwbmpq.allocate.solvers import SolverError, solvers_for
+    from hwbmpq.allocate.solvers import Answer, SolverError, solvers_for
 
     import_module(
         "hwbmpq.allocate.solve"
     ).DEFAULT_SECONDS = seconds  # the package has a function of that name
-    found, asked = solvers_for(solver)[0], 0
-    real = type(found).prices
+    found, asked = next(solvers_for(solver)), 0
+    real = type(found).open
 
-    def prices(self: Any, program: Any, seconds: float) -> Any:
-        nonlocal asked
-        asked += 1
-        if asked < decision:
-            return real(self, program, seconds)
-        if way == "segfault":
-            os.kill(os.getpid(), signal.SIGSEGV)
-        if way == "late":
-            time.sleep(seconds)
-        if way in ("raise", "late"):
-            raise SolverError(f"{solver} was made to fail")
-        return np.full(len(program.tableau.rows), {"nan": np.nan, "huge": 1e300, "zero": 0.0}[way])
+    class Faulty:
+        def __init__(self, model: Any) -> None:
+            self.session, self.size = real(found, model), len(model.pick)
 
-    type(found).prices = prices
+        def solve(self, seconds: float, gap: float) -> Answer:
+            nonlocal asked
+            asked += 1
+            if asked < decision:
+                return self.session.solve(seconds, gap)
+            if way == "segfault":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            if way == "late":
+                time.sleep(seconds)
+            if way in ("raise", "late"):
+                raise SolverError(f"{solver} was made to fail")
+            return Answer(
+                chosen=np.full(self.size, {"nan": np.nan, "huge": 1e300, "zero": 0.0}[way]), bound=None
+            )
+
+    type(found).open = lambda self, model: Faulty(model)
 
 
 # batches

@@ -614,7 +614,7 @@ def test_a_loaded_state_stays_as_it_was() -> None:
 
 @pytest.mark.parametrize("state", [{}, {"format": "other/1"}, [], None], ids=str)
 def test_a_foreign_state_is_refused(state: Any) -> None:
-    with pytest.raises(HwbmpqError, match="no state of a BitAllocator"):
+    with pytest.raises(HwbmpqError, match="not the state of a BitAllocator"):
         allocator_for(Residual()).load_state_dict(state)
 
 

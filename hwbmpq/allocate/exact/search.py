@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hwbmpq.allocate.exact.core import Picks, build_core
-from hwbmpq.allocate.exact.exploration import FURTHER, Exploration
+from hwbmpq.allocate.exact.exploration import FURTHER, Exploration, Picks, build_core
 from hwbmpq.allocate.tableau import Floats, Tableau
 
 _MARGIN = 1e-12
