@@ -14,7 +14,6 @@ from hwbmpq.allocate import (
     random_fill,
     values_for,
 )
-from hwbmpq.allocate.problem import build_problem
 from hwbmpq.costs.table import Number
 from hwbmpq.report.facts import RunFacts
 from hwbmpq.report.plan import Plan
@@ -136,7 +135,6 @@ def _controls(facts: RunFacts, plan: Plan, values: Any, cost: str) -> list[Contr
     if not limits:
         return found
     tables = {name: facts.tables[name] for name in limits}
-    problem = build_problem(values, tables, limits, facts.ties)
     sizes = {layer.name: layer.parameters for layer in facts.layers}
     blind = [("greedy", "greedy", greedy_fill(values, tables, limits, facts.ties, sizes=sizes))]
     blind += [
@@ -144,7 +142,7 @@ def _controls(facts: RunFacts, plan: Plan, values: Any, cost: str) -> list[Contr
         for seed in range(_RANDOM_DRAWS)
     ]
     for kind, name, allocation in blind:
-        share = plan.share_of_range(problem.objective(allocation.bits))
+        share = plan.share_of_range(allocation.objective)
         bits: Any = allocation.bits  # precisions, since the tables have them
         total = facts.tables[cost].total(bits)
         found.append(Control(kind=kind, name=name, cost=total, share=share, fits=True))
