@@ -23,31 +23,29 @@ _ROOM_FOR_ALL, _ROOM_FOR_MOST = 78, 68
 def print_listings(console: Console, listings: Sequence["Listing"]) -> None:
     """All profiles; on a narrow terminal, two lines each."""
     is_wide = console.width >= _WIDE
-    table = plain_table("Hardware profiles")
-    headings = [("name", "modes"), ("weights", "activations"), ("flash", "ram"), ("latency", "energy")]
     # Rather no column than one whose numbers are cut.
     left_out = 0 if console.width >= _ROOM_FOR_ALL else 1 if console.width >= _ROOM_FOR_MOST else 2
-    headings = [headings[0], headings[1], *headings[2:][left_out:]]
-    for index, pair in enumerate(headings):
-        longest = max((len(listing.name) + 2 for listing in listings), default=0) if index == 0 else None
-        for heading in pair if is_wide else ("\n".join(pair),):
-            table.add_column(heading, no_wrap=True, min_width=longest if heading.startswith("name") else None)
-        if index == 0:
-            table.add_column("class", no_wrap=True)
-    table.add_column("figures", justify="right", no_wrap=True, min_width=len("25/25/50"))
+
+    def columns(first: tuple[str, str], second: str, pairs: Sequence[tuple[str, str]]) -> list[str]:
+        """Pairs side by side, or one below the other."""
+        kept = [pairs[0], *pairs[1:][left_out:]]
+        if is_wide:
+            return [*first, second, *(cell for pair in kept for cell in pair)]
+        return ["\n".join(filter(None, first)), second, *map("\n".join, kept)]
+
+    pairs = [("weights", "activations"), ("flash", "ram"), ("latency", "energy")]
+    table = plain_table("Hardware profiles", *columns(("name", "modes"), "class", pairs), ">figures")
+    table.columns[0].min_width = max((len(listing.name) + 2 for listing in listings), default=0)
+    table.columns[-1].min_width = len("25/25/50")
     for listing in listings:
-        mark = "" if _is_shipped(listing.path) else " *"
-        if listing.profile is None:
-            table.add_row(
-                Text(listing.name + mark), *([Text("")] if is_wide else []), Text("broken", style="red")
-            )
+        name = listing.name + ("" if _is_shipped(listing.path) else " *")
+        profile = listing.profile
+        if profile is None:
+            table.add_row(Text(name), *([""] if is_wide else []), Text("broken", style="red"))
             continue
-        modes = counted(len(listing.profile.modes), "mode") if listing.profile.modes else ""
-        widths, *others = _listing_cells(listing.profile, with_names=is_wide)
-        name, pairs = (listing.name + mark, modes), [widths, *others[left_out:]]
-        cells = [cell for pair in pairs for cell in (pair if is_wide else ("\n".join(pair),))]
-        first = [Text(cell) for cell in (name if is_wide else ("\n".join(filter(None, name)),))]
-        table.add_row(*first, _class(listing.profile), *cells, _shares(listing.profile))
+        modes = counted(len(profile.modes), "mode") if profile.modes else ""
+        cells = columns((name, modes), _class(profile), _listing_cells(profile, with_names=is_wide))
+        table.add_row(*map(Text, cells), _shares(profile))
     console.print(table)
     console.print(
         "[dim]flash, ram: the memories that hold weights and activations. figures: % measured / % said (data sheets, "

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import hwbmpq
 from hwbmpq.measure import Measurement, kit_runner, write_profile
 from hwbmpq.measure.results import parse_results
 
@@ -196,3 +197,8 @@ def test_groups_are_bounded_in_number_and_bytes() -> None:
     assert [len(group) for group in kit_runner.groups(small)] == [96, 4]
     large = [{"id": str(index), "bytes": kit_runner.MOST_OPEN_BYTES} for index in range(3)]
     assert [len(group) for group in kit_runner.groups(large)] == [1, 1, 1]
+
+
+def test_the_old_name_of_format_duration_still_works() -> None:
+    with pytest.warns(DeprecationWarning, match=r"spoken_seconds is now hwbmpq\.measure\.format_duration"):
+        assert hwbmpq.measure.spoken_seconds(3) == hwbmpq.measure.format_duration(3) == "about 5 s"
