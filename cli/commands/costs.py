@@ -93,7 +93,7 @@ def run_show(args: argparse.Namespace) -> None:
 
 
 def _facts(entry: "Registration") -> dict[str, Any]:
-    model: Any = entry.model
+    model: Any = entry.entry
     description = _plain(inspect.cleandoc(model.__doc__ or "")) if model is not None else ""
     return {
         "name": entry.name,

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hwbmpq.costs import CostModel, CostModelError, CostTable, cost_models, get_cost_model, register, registry
+from hwbmpq.costs import CostModel, CostModelError, CostTable, cost_models, get_cost_model, register
 from hwbmpq.errors import UnknownNameError
 from hwbmpq.hardware import load_profile
+from hwbmpq.registry import COST_MODELS
 from hwbmpq.testing import conv_layer
 from hwbmpq.values import Precision
 
@@ -24,17 +25,17 @@ PROMISED = (
 
 @pytest.fixture
 def _forget_afterwards() -> Iterator[None]:
-    before = dict(registry._MODELS)
+    before = dict(COST_MODELS._known)
     yield
-    registry._MODELS.clear()
-    registry._MODELS.update(before)
+    COST_MODELS._known.clear()
+    COST_MODELS._known.update(before)
 
 
 def test_the_promised_models_are_there_and_explain_themselves() -> None:
     models = cost_models()
     assert set(PROMISED) <= set(models)
     for name in PROMISED:
-        model = models[name].model
+        model = models[name].entry
         assert model is not None
         assert isinstance(model(), CostModel)
         assert model.__doc__
@@ -74,7 +75,7 @@ def test_a_registered_model_can_be_used_by_name_and_by_a_profile(tmp_path: Path)
 @pytest.mark.usefixtures("_forget_afterwards")
 def test_a_name_is_registered_once() -> None:
     with pytest.raises(CostModelError, match="'bops' is already registered by hwbmpq"):
-        register("bops")(cost_models()["ne16"].model)  # type: ignore[type-var]
+        register("bops")(cost_models()["ne16"].entry)  # type: ignore[type-var]
 
 
 def test_a_model_must_tabulate() -> None:
