@@ -8,8 +8,11 @@ from dataclasses import asdict
 from typing import Any
 
 import hwbmpq
-from hwbmpq.cli.options.plan import positive, progress
+from hwbmpq.cli.options.numbers import positive
+from hwbmpq.cli.options.output import print_remarks
+from hwbmpq.cli.options.parser import add_command
 from hwbmpq.cli.options.run import OpenedRun, add_run_options, open_run
+from hwbmpq.cli.progress import progress
 from hwbmpq.cli.render.export import print_budget, print_timings
 from hwbmpq.cli.render.tables import OutputConsole
 from hwbmpq.errors import HwbmpqError
@@ -26,13 +29,14 @@ examples:
 
 
 def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
+        common,
         "benchmark",
-        parents=[common],
-        help="time a run's network in ONNX Runtime beside float",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        run,
+        "time a run's network in ONNX Runtime beside float",
+        _DESCRIPTION,
+        _EPILOG,
     )
     parser.add_argument(
         "--batch", type=positive, default=1, metavar="N", help="images at a time (default: %(default)s)"
@@ -42,7 +46,6 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
         "--rounds", type=positive, default=50, metavar="N", help="runs of each (default: %(default)s)"
     )
     add_run_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -75,14 +78,12 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps(content, indent=2))
         return
     console = OutputConsole()
-    opened.print_remarks(console)
+    print_remarks(console, opened.remarks)
     print_timings(console, timings, threads=args.threads)
     integers = timings.get(hwbmpq.export.deployment.INTEGER_FORM)
     if integers is None:
-        console.print(
-            "[yellow]![/] no layer can run on integer kernels: none has weights and activations of 8 bits or fewer",
-            soft_wrap=True,
-        )
+        remark = "no layer can run on integer kernels: none has weights and activations of 8 bits or fewer"
+        print_remarks(console, [remark])
     elif args.batch == 1:
         print_budget(console, predicted, integers)
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 import hwbmpq
-from hwbmpq.cli.options.run import OpenedRun, add_run_options, open_run
+from hwbmpq.cli.options.output import print_remarks
+from hwbmpq.cli.options.parser import add_command
+from hwbmpq.cli.options.run import OpenedRun, add_run_options, build, open_run
 from hwbmpq.cli.render.tables import OutputConsole, counted
 from hwbmpq.errors import HwbmpqError
 
@@ -30,13 +32,8 @@ examples:
 
 
 def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = commands.add_parser(
-        "evaluate",
-        parents=[common],
-        help="measure the accuracy of a run's network",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_command(
+        commands, common, "evaluate", run, "measure the accuracy of a run's network", _DESCRIPTION, _EPILOG
     )
     add_run_options(parser)
     parser.add_argument("--device", metavar="auto|cpu|cuda|mps", help="where to run (default: as in the run)")
@@ -50,7 +47,6 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--file", metavar="FILE", help="the packed or ONNX file (default: the one that the run has)"
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -70,9 +66,7 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps({**content, "test_loss": found.loss, "test_images": found.images}, indent=2))
         return
     console = OutputConsole()
-    opened.print_remarks(console)
-    for remark in remarks:
-        console.print(f"[yellow]![/] {escape(remark)}")
+    print_remarks(console, [*opened.remarks, *remarks])
     where = "" if file is None else f", {escape(file.name)} in {args.runtime.replace('packed', 'torch')}"
     console.print(
         f"[bold]test accuracy {found.accuracy:.2%}[/], loss {found.loss:.4f} on {counted(found.images, 'image')} of "
@@ -116,12 +110,6 @@ def _evaluate(opened: OpenedRun, runtime: str, file: Path | None) -> "tuple[Eval
             else [f"{file} has no checksum: it was not written by hwbmpq, or is damaged"]
         )
         return hwbmpq.export.deployment.evaluate_onnx(graph, opened.data, batch_size=batch), remarks
-    network = opened.network if file is None else hwbmpq.load(file, model=_float_network(opened))
+    # The packed weights go into the run's own network, so that ``file:`` specifications work too.
+    network = opened.network if file is None else hwbmpq.load(file, model=build(opened.settings)[0].network)
     return hwbmpq.training.evaluate(network, opened.data.test.batches(batch)), []
-
-
-def _float_network(opened: OpenedRun) -> Any:
-    """The network that the packed weights go into: the run's own, so that ``file:`` specifications work too."""
-    from hwbmpq.cli.options.run_building import build
-
-    return build(opened.settings)[0].network

@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 from hwbmpq.cli.options.model import add_model_options, describe_model
+from hwbmpq.cli.options.parser import add_command, add_output_options
 from hwbmpq.cli.render.tables import OutputConsole, print_graph
 
 _DESCRIPTION = """\
@@ -21,18 +22,11 @@ examples:
 
 
 def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = commands.add_parser(
-        "inspect",
-        parents=[common],
-        help="show a network's layers, ties and coverage",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_command(
+        commands, common, "inspect", run, "show a network's layers, ties and coverage", _DESCRIPTION, _EPILOG
     )
     add_model_options(parser)
-    parser.add_argument("--all", action="store_true", help="list every layer of a large network")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    parser.set_defaults(run=run)
+    add_output_options(parser, rows="layer of a large network")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -20,8 +20,10 @@ from hwbmpq.cli.options.measure import (
     described,
     loaded,
 )
-from hwbmpq.cli.options.plan import positive, progress
-from hwbmpq.cli.options.target import TARGET_HELP, add_action
+from hwbmpq.cli.options.numbers import positive
+from hwbmpq.cli.options.parser import add_command, add_output_options
+from hwbmpq.cli.options.target import TARGET_HELP
+from hwbmpq.cli.progress import progress
 from hwbmpq.cli.render.measure import print_kit, print_measured, print_validation, spoken_kernels
 from hwbmpq.cli.render.tables import OutputConsole
 from hwbmpq.errors import HwbmpqError, RunStoppedError
@@ -60,15 +62,8 @@ _COMPARED = ("W32A32", "W8A8", "W4A8")
 
 
 def add_measure(actions: Any, common: argparse.ArgumentParser) -> None:
-    parser = _action(
-        actions,
-        common,
-        "measure",
-        run_measure,
-        "time layers on this machine, write a profile",
-        _MEASURE,
-        _MEASURE_EXAMPLES,
-    )
+    text = "time layers on this machine, write a profile"
+    parser = add_command(actions, common, "measure", run_measure, text, _MEASURE, _MEASURE_EXAMPLES)
     parser.add_argument("name", metavar="NAME", help="name of the profile to write")
     add_networks(parser, required=False)
     group = parser.add_argument_group("measurement")
@@ -90,9 +85,7 @@ def add_measure(actions: Any, common: argparse.ArgumentParser) -> None:
 
 def add_import(actions: Any, common: argparse.ArgumentParser) -> None:
     text = "turn the results of a kit into a profile"
-    parser = _action(
-        actions, common, "import", run_import, text, f"{text[0].upper()}{text[1:]}.", _IMPORT_EXAMPLES
-    )
+    parser = add_command(actions, common, "import", run_import, text, epilog=_IMPORT_EXAMPLES)
     parser.add_argument("name", metavar="NAME", help="name of the profile to write")
     parser.add_argument("results", metavar="RESULTS", help="the JSON file that the kit's run.py wrote")
     parser.add_argument("--partial", action="store_true", help="use results of a run that was interrupted")
@@ -101,7 +94,7 @@ def add_import(actions: Any, common: argparse.ArgumentParser) -> None:
 
 def add_validate(actions: Any, common: argparse.ArgumentParser) -> None:
     text = "compare a measured profile's predictions with whole networks"
-    parser = _action(actions, common, "validate", run_validate, text, _VALIDATE, _VALIDATE_EXAMPLES)
+    parser = add_command(actions, common, "validate", run_validate, text, _VALIDATE, _VALIDATE_EXAMPLES)
     parser.add_argument("target", metavar="TARGET", help=TARGET_HELP)
     add_networks(parser, required=True)
     parser.add_argument(
@@ -111,22 +104,7 @@ def add_validate(actions: Any, common: argparse.ArgumentParser) -> None:
         help=f"widths to compare at (default: of {', '.join(_COMPARED)}, what there is)",
     )
     add_rounds(parser, ROUNDS)
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-
-
-def _action(
-    actions: Any,
-    common: argparse.ArgumentParser,
-    name: str,
-    run: Any,
-    text: str,
-    description: str,
-    examples: str,
-) -> argparse.ArgumentParser:
-    parser = add_action(actions, common, name, run, text)
-    parser.description, parser.epilog = description, examples
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    return parser
+    add_output_options(parser)
 
 
 def _listed(text: str) -> list[str]:
@@ -178,7 +156,7 @@ def _measured_here(
         duration = hwbmpq.measure.spoken_seconds(seconds)
         console.print(f"{timed}, {rounds} rounds: {duration}; Ctrl-C stops")
 
-    with progress("measuring", 0) as advance:
+    with progress("measuring") as advance:
         return hwbmpq.measure.measure_here(
             kernels,
             widths=widths,
@@ -238,7 +216,7 @@ def run_validate(args: argparse.Namespace) -> None:
             for precision in precisions:
                 candidates.append(hwbmpq.measure.exported_candidate(model, graph, profile, precision))
                 advance(len(candidates))
-    with progress("timing", 0) as advance:
+    with progress("timing") as advance:
         validation = hwbmpq.measure.validate(candidates, profile, rounds=args.rounds, on_visit=advance)
     if args.json:
         print(json.dumps({"target": profile.target, **validation.to_dict()}, indent=2))
