@@ -89,7 +89,7 @@ def _export(args: argparse.Namespace, form: "ExportFormat", opened: OpenedRun) -
             opened.data,
             opened.settings,
             _place(args, opened.folder.path / form.file),
-            on_step=advance,
+            on_image=advance,
             **options,
         )
 

@@ -15,7 +15,12 @@ M = TypeVar("M", bound=type)
 
 def register(name: str) -> Callable[[M], M]:
     """Class decorator: make a cost model known as ``name``."""
-    return lambda model: cast(M, _named(COST_MODELS.add(name, model), name))
+
+    def add(model: M) -> M:
+        _named(COST_MODELS.add(name, model), name)
+        return model
+
+    return add
 
 
 def cost_models() -> Mapping[str, Registration[type]]:

@@ -8,7 +8,7 @@ from torch import nn
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.registry import SENSITIVITIES
 from hwbmpq.sensitivity.measurement import Batch, SensitivityInputs
-from hwbmpq.sensitivity.registry import methods
+from hwbmpq.sensitivity.registry import SensitivityMethod, methods
 from hwbmpq.values import Layer, Precision, Sensitivity
 
 
@@ -31,7 +31,7 @@ def measure_sensitivity(
     candidates. ``widths`` are the weight widths each layer may take. ``on_batch`` is called after each
     batch with the number done. ``seed`` is for methods that draw random numbers.
     """
-    chosen = SENSITIVITIES.get(method)
+    chosen: SensitivityMethod = SENSITIVITIES.get(method)
     if batches is None and chosen.needs_data:
         free = ", ".join(name for name, other in methods().items() if not other.needs_data)
         raise HwbmpqError(
