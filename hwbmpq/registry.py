@@ -97,6 +97,10 @@ class Registry(Generic[T]):
                 return other
         raise UnknownNameError(self.what, name, known, hint=self.hint or f"use one of {', '.join(known)}")
 
+    def check_name(self, name: str) -> None:
+        """Raise ``UnknownNameError`` unless the name is known."""
+        self.resolve(name)
+
     def registration(self, name: str) -> Registration[T]:
         """The entry of a name and its provider, loaded."""
         name = self.resolve(name)
