@@ -17,7 +17,7 @@ from rich.markup import escape
 
 import hwbmpq
 from hwbmpq.cli.options.output import print_remarks
-from hwbmpq.cli.options.parser import add_command, add_output_options
+from hwbmpq.cli.options.parser import add_output_options
 from hwbmpq.cli.options.run import build
 from hwbmpq.cli.options.training import add_training_options, resumed_settings, settings_from
 from hwbmpq.cli.progress import TrainingProgress
@@ -34,13 +34,14 @@ if TYPE_CHECKING:
 
 _ANYWHERE = ("input", "num_classes", "data_root", "seed", "baseline", "device", "amp", "checkpoint_minutes")
 """Settings that may differ from a recipe's without making it another run."""
-_DESCRIPTION = """\
+HELP = "train a network, quantized, within a device's budget"
+DESCRIPTION = """\
 Train a network once, quantized. Bit gradients tell which layers matter; after the warm-up and
 after every interval an integer program gives each layer the width that the device's budget
 allows. With nothing but a model and a target it runs on embedded images in a few minutes.
 With --epochs 0 nothing is trained: weights are rounded well and activations calibrated."""
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   hwbmpq compress --model timm:resnet18 --target jetson_nano.yaml
   hwbmpq compress --model hwbmpq:resnet20 --target mpic --budget memory=12x --data cifar10 --data-root ~/data
@@ -63,42 +64,33 @@ packed; hwbmpq export makes ONNX of it), config.yaml (all settings, for --config
 checkpoint.pt and best.pt. Ctrl-C saves and stops."""
 
 
-def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = add_command(
-        commands,
-        common,
-        "compress",
-        run_command,
-        "train a network, quantized, within a device's budget",
-        _DESCRIPTION,
-        _EPILOG,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     add_training_options(parser)
-    run = parser.add_argument_group("run")
-    run.add_argument(
+    group = parser.add_argument_group("run")
+    group.add_argument(
         "--run-dir",
         dest="run_folder",  # not --run: torchrun, before us in the line, takes that for its own --run-path
         metavar="DIR",
         help="folder for the run (default: runs/MODEL-TARGET, with a number if that exists)",
     )
-    run.add_argument("--resume", metavar="RUN", help="continue a run where its last checkpoint stands")
-    run.add_argument("--overwrite", action="store_true", help="replace the run that --run-dir names")
-    run.add_argument(
+    group.add_argument("--resume", metavar="RUN", help="continue a run where its last checkpoint stands")
+    group.add_argument("--overwrite", action="store_true", help="replace the run that --run-dir names")
+    group.add_argument(
         "--config", metavar="FILE", help="settings as YAML, such as a run's config.yaml; flags win"
     )
-    run.add_argument(
+    group.add_argument(
         "--baseline",
         action="store_true",
         default=None,
         help="also train the widest single width that fits the budget, the same way, and compare",
     )
-    run.add_argument("--tensorboard", action="store_true", help="write curves for TensorBoard into the run")
-    run.add_argument("-q", "--quiet", action="store_true", help="only the result")
-    run.add_argument("-v", "--verbose", action="store_true", help="why each layer moved")
-    add_output_options(run, rows="layer of a large network")
+    group.add_argument("--tensorboard", action="store_true", help="write curves for TensorBoard into the run")
+    group.add_argument("-q", "--quiet", action="store_true", help="only the result")
+    group.add_argument("-v", "--verbose", action="store_true", help="why each layer moved")
+    add_output_options(group, rows="layer of a large network")
 
 
-def run_command(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     settings = _settings(args)
     hwbmpq.load_profile(settings.target)  # before anything slow
     for name, text in settings.budgets.items():

@@ -16,24 +16,22 @@ from hwbmpq.registry import COST_MODELS
 if TYPE_CHECKING:
     from hwbmpq.costs import Registration
 
-_DESCRIPTION = """\
+HELP = "list and explain the cost models"
+DESCRIPTION = """\
 A cost model says what a layer costs at each width on a device: memory, latency, energy, or a
 quantity of your own. Budgets are set on them by name."""
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   hwbmpq costs list
   hwbmpq costs show roofline"""
 
 
-def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = add_command(
-        commands, common, "costs", None, "list and explain the cost models", _DESCRIPTION, _EPILOG
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    listing = add_command(actions, common, "list", run_list, "all cost models, plug-ins included")
+    listing = add_command(actions, "list", run_list, "all cost models, plug-ins included")
     add_output_options(listing)
-    show = add_command(actions, common, "show", run_show, "one model: formula, unit, needs, options")
+    show = add_command(actions, "show", run_show, "one model: formula, unit, needs, options")
     show.add_argument("name", metavar="NAME")
     add_output_options(show)
 

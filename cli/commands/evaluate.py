@@ -3,13 +3,12 @@
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
 import hwbmpq
 from hwbmpq.cli.options.output import print_remarks
-from hwbmpq.cli.options.parser import add_command
 from hwbmpq.cli.options.run import OpenedRun, add_run_options, build, open_run
 from hwbmpq.cli.render.tables import OutputConsole, counted
 from hwbmpq.errors import HwbmpqError
@@ -19,11 +18,12 @@ if TYPE_CHECKING:
 
 RUNTIMES = ("torch", "packed", "onnxruntime")
 
-_DESCRIPTION = """\
+HELP = "measure the accuracy of a run's network"
+DESCRIPTION = """\
 Rebuild the network of a run at its widths and measure its accuracy, on the run's test images
 or on others: in torch, from the packed file, or from the ONNX file in ONNX Runtime."""
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   hwbmpq evaluate runs/resnet18-jetson_nano
   hwbmpq evaluate runs/resnet18-jetson_nano --best --json
@@ -31,10 +31,7 @@ examples:
   hwbmpq export runs/resnet20-mpic && hwbmpq evaluate runs/resnet20-mpic --runtime onnxruntime"""
 
 
-def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = add_command(
-        commands, common, "evaluate", run, "measure the accuracy of a run's network", _DESCRIPTION, _EPILOG
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     add_run_options(parser)
     parser.add_argument("--device", metavar="auto|cpu|cuda|mps", help="where to run (default: as in the run)")
     parser.add_argument(

@@ -3,15 +3,14 @@
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
 import hwbmpq
 from hwbmpq.cli.options.names import add_name_option
-from hwbmpq.cli.options.numbers import positive
 from hwbmpq.cli.options.output import check_output, print_remarks
-from hwbmpq.cli.options.parser import add_command
+from hwbmpq.cli.options.parser import add_count
 from hwbmpq.cli.options.run import OpenedRun, add_run_options, open_run
 from hwbmpq.cli.progress import progress
 from hwbmpq.cli.render.export import print_agreement, print_size
@@ -22,7 +21,8 @@ from hwbmpq.registry import EXPORT_FORMATS
 if TYPE_CHECKING:
     from hwbmpq.export.formats import ExportFormat, ExportResult
 
-_DESCRIPTION = """\
+HELP = "write a run's network as ONNX or packed weights"
+DESCRIPTION = """\
 Write the network of a run as a file.
 
   onnx    standard quantized ONNX: weights stored as integers of 2, 4, 8 or 16 bits. It is loaded and run in ONNX
@@ -31,16 +31,14 @@ Write the network of a run as a file.
   packed  model.safetensors, every weight at exactly its bits, for hwbmpq.load; compress writes it by itself
   qonnx   ONNX with Quant nodes of any width, for FINN, hls4ml and QONNX's own tools"""
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   hwbmpq export runs/resnet18-jetson_nano
   hwbmpq export runs/resnet18-jetson_nano --runtime-compat int8 -o fast.onnx
   hwbmpq export runs/resnet20-mpic --format packed --best -o best.safetensors"""
 
 
-def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
-    text = "write a run's network as ONNX or packed weights"
-    parser = add_command(commands, common, "export", run, text, _DESCRIPTION, _EPILOG)
+def add_options(parser: argparse.ArgumentParser) -> None:
     text = "%(choices)s (default: %(default)s)"
     add_name_option(parser, "--format", EXPORT_FORMATS, text, default="onnx")
     parser.add_argument("-o", "--output", metavar="FILE", help="where to (default: in the run's folder)")
@@ -51,13 +49,7 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
         help="int8: the form that ONNX Runtime fuses into 8-bit integer kernels, right on any processor; int8-vnni: the same for Arm "
         "and for x86 with VNNI only, where 8-bit weights are faster (default: %(default)s, the exact graph)",
     )
-    parser.add_argument(
-        "--compare",
-        type=positive,
-        default=256,
-        metavar="N",
-        help="how many test images the file is compared with the network on (default: %(default)s)",
-    )
+    add_count(parser, "--compare", 256, "how many test images the file is compared with the network on")
     add_run_options(parser)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import hwbmpq
 from hwbmpq.cli.options.model import add_model_options
 from hwbmpq.cli.options.output import check_output, print_remarks
-from hwbmpq.cli.options.parser import add_command, add_output_options
+from hwbmpq.cli.options.parser import add_output_options
 from hwbmpq.cli.options.sensitivity import (
     add_sensitivity_options,
     check_sensitivity,
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from hwbmpq.hardware import HardwareProfile
     from hwbmpq.search.space import SearchSpace
 
-_DESCRIPTION = """\
+HELP = "show what each amount of a cost buys, as a table and a plot"
+DESCRIPTION = """\
 Show the trade-off between a cost and the objective: every allocation that no other beats in
 both. One sensitivity pass serves all budgets and all devices."""
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   hwbmpq frontier --model hwbmpq:resnet20 --target mpic --cost memory
   hwbmpq frontier --model hwbmpq:resnet8 --target mpic --target gap9_ne16 --cost latency --plot latency.png
@@ -41,16 +42,7 @@ examples:
 _PLOTS = (".png", ".svg", ".pdf")
 
 
-def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = add_command(
-        commands,
-        common,
-        "frontier",
-        run,
-        "show what each amount of a cost buys, as a table and a plot",
-        _DESCRIPTION,
-        _EPILOG,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
     device = parser.add_argument_group("device")
     device.add_argument("--target", action="append", required=True, help=f"{TARGET_HELP}; may be repeated")

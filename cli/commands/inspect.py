@@ -2,17 +2,17 @@
 
 import argparse
 import json
-from typing import Any
 
 from hwbmpq.cli.options.model import add_model_options, describe_model
-from hwbmpq.cli.options.parser import add_command, add_output_options
+from hwbmpq.cli.options.parser import add_output_options
 from hwbmpq.cli.render.tables import OutputConsole, print_graph
 
-_DESCRIPTION = """\
+HELP = "show a network's layers, ties and coverage"
+DESCRIPTION = """\
 Show a network's weighted layers with their parameters and multiply-accumulates (MACs),
 which of them must share a bit width, and what is not quantized."""
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   hwbmpq inspect --model timm:resnet18
   hwbmpq inspect --model torchvision:mobilenet_v2 --input 3x96x96 --num-classes 10
@@ -21,10 +21,7 @@ examples:
   hwbmpq inspect --model file:model.pt2"""
 
 
-def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = add_command(
-        commands, common, "inspect", run, "show a network's layers, ties and coverage", _DESCRIPTION, _EPILOG
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
     add_output_options(parser, rows="layer of a large network")
 

@@ -4,13 +4,13 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import hwbmpq
 from hwbmpq.cli.options.model import add_model_options
 from hwbmpq.cli.options.numbers import seconds
 from hwbmpq.cli.options.output import PAGES, check_output
-from hwbmpq.cli.options.parser import add_command, add_output_options
+from hwbmpq.cli.options.parser import add_output_options
 from hwbmpq.cli.options.sensitivity import (
     add_sensitivity_options,
     check_sensitivity,
@@ -28,13 +28,14 @@ if TYPE_CHECKING:
     from hwbmpq.report import Plan
     from hwbmpq.search.space import SearchSpace
 
-_DESCRIPTION = """\
+HELP = "choose every layer's width under a budget, without training"
+DESCRIPTION = """\
 Choose every layer's bit width so that the network fits the budget and loses as little as
 possible. No training: sensitivities come from a short calibration pass or from a file. The
 answer is a proven optimum, and the report says what the budget is worth and how firm each
 choice is."""
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   hwbmpq plan --model hwbmpq:resnet20 --target mpic --budget memory=12x
   hwbmpq plan --model timm:resnet18 --pretrained --target jetson_nano --budget memory=3.5MiB
@@ -47,16 +48,7 @@ bops=30% (of every layer at its widest); `hwbmpq costs list` shows all costs. Wi
 the profile's own budgets hold, or memory at a quarter of its range."""
 
 
-def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = add_command(
-        commands,
-        common,
-        "plan",
-        run,
-        "choose every layer's width under a budget, without training",
-        _DESCRIPTION,
-        _EPILOG,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
     device = parser.add_argument_group("device")
     device.add_argument("--target", required=True, help=TARGET_HELP)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import hwbmpq
 from hwbmpq.cli.options.output import PAGES, check_output
-from hwbmpq.cli.options.parser import add_command, add_output_options
+from hwbmpq.cli.options.parser import add_output_options
 from hwbmpq.cli.progress import progress
 from hwbmpq.cli.render.report import print_comparison, print_report
 from hwbmpq.cli.render.tables import OutputConsole
@@ -16,13 +16,14 @@ from hwbmpq.errors import HwbmpqError
 if TYPE_CHECKING:
     from hwbmpq.report import RunReport
 
-_DESCRIPTION = """\
+HELP = "show a run, or several side by side: terminal, JSON, or a page with plots"
+DESCRIPTION = """\
 Show a run: widths, costs against budgets, how the widths moved and why, accuracy, what is not
 quantized, and where the figures come from. Several runs are shown side by side. A run that is
 still going on, or was interrupted, is shown as far as it has come. Nothing is computed again
 but the trade-off; neither the network nor the data are needed."""
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   hwbmpq report runs/resnet18-jetson_nano
   hwbmpq report runs/resnet18-jetson_nano --html report.html
@@ -30,16 +31,7 @@ examples:
   hwbmpq report runs/resnet20-mpic --json"""
 
 
-def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = add_command(
-        commands,
-        common,
-        "report",
-        run,
-        "show a run, or several side by side: terminal, JSON, or a page with plots",
-        _DESCRIPTION,
-        _EPILOG,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="+", metavar="RUN", help="folders that hwbmpq compress wrote")
     parser.add_argument(
         "--html",

@@ -33,11 +33,12 @@ if TYPE_CHECKING:
     from hwbmpq.graph import LayerGraph
     from hwbmpq.hardware import HardwareProfile, ProfileProblem
 
-_DESCRIPTION = """\
+HELP = "list, show, check, compare and write hardware profiles"
+DESCRIPTION = """\
 A hardware profile is one YAML file about a device: the widths it runs, its clock, rates, memories and
 power, each figure with its source. It is all that hwbmpq knows about your hardware."""
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   hwbmpq targets list
   hwbmpq targets show jetson_nano@5w
@@ -49,31 +50,21 @@ examples:
   hwbmpq targets schema > hwbmpq-profile.schema.json"""
 
 
-def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = add_command(
-        commands,
-        common,
-        "targets",
-        None,
-        "list, show, check, compare and write hardware profiles",
-        _DESCRIPTION,
-        _EPILOG,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     own = (_add_list, _add_show, _add_check, _add_compare, add_new, _add_schema)
     for add in (*own, add_measure, add_import, add_validate):
-        add(actions, common)
+        add(actions)
 
 
-def _add_list(actions: Any, common: argparse.ArgumentParser) -> None:
-    parser = add_command(actions, common, "list", run_list, "all profiles, yours before the shipped ones")
+def _add_list(actions: Any) -> None:
+    parser = add_command(actions, "list", run_list, "all profiles, yours before the shipped ones")
     add_output_options(parser)
 
 
-def _add_show(actions: Any, common: argparse.ArgumentParser) -> None:
+def _add_show(actions: Any) -> None:
     parser = add_command(
         actions,
-        common,
         "show",
         run_show,
         "one profile with the source of every figure; with --model, what layers cost",
@@ -85,9 +76,9 @@ def _add_show(actions: Any, common: argparse.ArgumentParser) -> None:
     add_output_options(parser, rows="layer of a large network")
 
 
-def _add_compare(actions: Any, common: argparse.ArgumentParser) -> None:
+def _add_compare(actions: Any) -> None:
     parser = add_command(
-        actions, common, "compare", run_compare, "what each width buys on each device, for one network"
+        actions, "compare", run_compare, "what each width buys on each device, for one network"
     )
     parser.add_argument("targets", nargs="+", metavar="TARGET", help=TARGET_HELP)
     add_model_options(parser)
@@ -107,9 +98,9 @@ def _add_cost_options(parser: argparse.ArgumentParser) -> None:
     add_width_options(group)
 
 
-def _add_check(actions: Any, common: argparse.ArgumentParser) -> None:
+def _add_check(actions: Any) -> None:
     parser = add_command(
-        actions, common, "check", run_check, "find every problem in profile files (exit code 2 if any)"
+        actions, "check", run_check, "find every problem in profile files (exit code 2 if any)"
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="YAML files, or names of profiles")
     parser.add_argument(
@@ -118,8 +109,8 @@ def _add_check(actions: Any, common: argparse.ArgumentParser) -> None:
     add_output_options(parser)
 
 
-def _add_schema(actions: Any, common: argparse.ArgumentParser) -> None:
-    add_command(actions, common, "schema", run_schema, "print the JSON Schema of profiles, for your editor")
+def _add_schema(actions: Any) -> None:
+    add_command(actions, "schema", run_schema, "print the JSON Schema of profiles, for your editor")
 
 
 def run_list(args: argparse.Namespace) -> None:

@@ -20,8 +20,7 @@ from hwbmpq.cli.options.measure import (
     described,
     loaded,
 )
-from hwbmpq.cli.options.numbers import positive
-from hwbmpq.cli.options.parser import add_command, add_output_options
+from hwbmpq.cli.options.parser import add_command, add_count, add_output_options
 from hwbmpq.cli.options.target import TARGET_HELP
 from hwbmpq.cli.progress import progress
 from hwbmpq.cli.render.measure import print_kit, print_measured, print_validation, spoken_kernels
@@ -61,9 +60,9 @@ examples:
 _COMPARED = ("W32A32", "W8A8", "W4A8")
 
 
-def add_measure(actions: Any, common: argparse.ArgumentParser) -> None:
+def add_measure(actions: Any) -> None:
     text = "time layers on this machine, write a profile"
-    parser = add_command(actions, common, "measure", run_measure, text, _MEASURE, _MEASURE_EXAMPLES)
+    parser = add_command(actions, "measure", run_measure, text, _MEASURE, _MEASURE_EXAMPLES)
     parser.add_argument("name", metavar="NAME", help="name of the profile to write")
     add_networks(parser, required=False)
     group = parser.add_argument_group("measurement")
@@ -75,26 +74,24 @@ def add_measure(actions: Any, common: argparse.ArgumentParser) -> None:
         "W2A32,W4A32,W8A32)",
     )
     add_rounds(group, ROUNDS)
-    group.add_argument(
-        "--threads", type=positive, default=1, metavar="N", help="cores to use (default: %(default)s)"
-    )
+    add_count(group, "--threads", 1, "cores to use")
     group.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds: a first look")
     group.add_argument("--kit", type=Path, metavar="FILE.zip", help="write a kit for another device instead")
     add_place(parser)
 
 
-def add_import(actions: Any, common: argparse.ArgumentParser) -> None:
+def add_import(actions: Any) -> None:
     text = "turn the results of a kit into a profile"
-    parser = add_command(actions, common, "import", run_import, text, epilog=_IMPORT_EXAMPLES)
+    parser = add_command(actions, "import", run_import, text, epilog=_IMPORT_EXAMPLES)
     parser.add_argument("name", metavar="NAME", help="name of the profile to write")
     parser.add_argument("results", metavar="RESULTS", help="the JSON file that the kit's run.py wrote")
     parser.add_argument("--partial", action="store_true", help="use results of a run that was interrupted")
     add_place(parser)
 
 
-def add_validate(actions: Any, common: argparse.ArgumentParser) -> None:
+def add_validate(actions: Any) -> None:
     text = "compare a measured profile's predictions with whole networks"
-    parser = add_command(actions, common, "validate", run_validate, text, _VALIDATE, _VALIDATE_EXAMPLES)
+    parser = add_command(actions, "validate", run_validate, text, _VALIDATE, _VALIDATE_EXAMPLES)
     parser.add_argument("target", metavar="TARGET", help=TARGET_HELP)
     add_networks(parser, required=True)
     parser.add_argument(

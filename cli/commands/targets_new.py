@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from hwbmpq.hardware import HardwareProfile
 
 
-def add_new(actions: Any, common: argparse.ArgumentParser) -> None:
-    parser = add_command(actions, common, "new", run_new, "write a commented template for your own device")
+def add_new(actions: Any) -> None:
+    parser = add_command(actions, "new", run_new, "write a commented template for your own device")
     parser.add_argument("name", metavar="NAME", help="name of the profile and, with .yaml, of its file")
     parser.add_argument(
         "--from", dest="base", metavar="TARGET", help="extend this profile instead of starting empty"

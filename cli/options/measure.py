@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import hwbmpq
 from hwbmpq.cli.options.model import describe_model, load_from
 from hwbmpq.cli.options.numbers import between
-from hwbmpq.cli.options.parser import add_output_options
+from hwbmpq.cli.options.parser import add_count, add_output_options
 from hwbmpq.values import DEFAULT_TIE
 
 if TYPE_CHECKING:
@@ -51,13 +51,8 @@ def add_place(parser: argparse.ArgumentParser) -> None:
 
 
 def add_rounds(parser: argparse._ActionsContainer, default: int) -> None:
-    parser.add_argument(
-        "--rounds",
-        type=between(FEWEST_ROUNDS, MOST_ROUNDS, "rounds"),
-        default=default,
-        metavar="N",
-        help="how often everything takes its turn; more are steadier (default: %(default)s)",
-    )
+    text = "how often everything takes its turn; more are steadier"
+    add_count(parser, "--rounds", default, text, type=between(FEWEST_ROUNDS, MOST_ROUNDS, "rounds"))
 
 
 def network_options(spec: str, args: argparse.Namespace) -> argparse.Namespace:

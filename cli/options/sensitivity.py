@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import hwbmpq
 from hwbmpq.cli.options.model import describe_model
 from hwbmpq.cli.options.names import RegistryNames, add_data_options, add_name_option
-from hwbmpq.cli.options.numbers import positive
 from hwbmpq.cli.options.output import check_output
+from hwbmpq.cli.options.parser import add_count
 from hwbmpq.cli.progress import progress
 from hwbmpq.errors import HwbmpqError, UnknownNameError
 from hwbmpq.registry import OBJECTIVES, SENSITIVITIES
@@ -38,9 +38,7 @@ def add_sensitivity_options(parser: argparse.ArgumentParser) -> None:
     )
     text = "labelled images to calibrate on, such as npz:FILE or folder:PATH (default: %(default)s, embedded)"
     add_data_options(group, text, default="digits")
-    group.add_argument(
-        "--images", type=positive, default=32, metavar="N", help="how many of them (default: %(default)s)"
-    )
+    add_count(group, "--images", 32, "how many of them")
     group.add_argument("--save-sensitivity", metavar="FILE", help="keep the scores for --sensitivity FILE")
     text = (
         "what the allocation maximises: %(choices)s. linear: the paper's, score times position of the width; error: expected "

@@ -92,9 +92,7 @@ def _write_onnx(
         raise UnknownNameError("runtime compatibility", runtime_compat, _RUNTIME_FORMS)
     form, is_vnni = _RUNTIME_FORMS[runtime_compat], runtime_compat == "int8-vnni"
     return _result(
-        export_onnx(
-            network, data, path, settings=settings, form=form, accumulates_int32=is_vnni, **compared
-        )
+        export_onnx(network, data, path, settings=settings, form=form, accumulates_int32=is_vnni, **compared)
     )
 
 
