@@ -6,7 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.markup import escape
@@ -24,11 +24,23 @@ from hwbmpq.cli.commands import (
     report,
     targets,
 )
+from hwbmpq.cli.options.parser import add_command
 from hwbmpq.errors import HwbmpqError, OtherRankError, RunStoppedError
 
 USER_ERROR = 2
 INTERRUPTED = 130
-_COMMANDS = (compress, report, evaluate, export, benchmark, inspect, targets, costs, plan, frontier)
+_COMMANDS: tuple[Any, ...] = (
+    compress,
+    report,
+    evaluate,
+    export,
+    benchmark,
+    inspect,
+    targets,
+    costs,
+    plan,
+    frontier,
+)
 
 _DESCRIPTION = """\
 Hardware-aware mixed-precision quantization for PyTorch.
@@ -69,11 +81,13 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"hwbmpq {hwbmpq.__version__}")
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in _COMMANDS:
-        command.add_parser(commands, common)
+        name = command.__name__.rpartition(".")[2]
+        run = getattr(command, "run", None)  # a command with actions has none of its own
+        command.add_options(
+            add_command(commands, name, run, command.HELP, command.DESCRIPTION, command.EPILOG)
+        )
     return parser
 
 

@@ -1,12 +1,13 @@
-"""What a person sees while a network trains: bars on a terminal, plain lines elsewhere."""
+"""What a person sees while something takes its time: bars on a terminal, plain lines elsewhere."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from hwbmpq.cli.render.plan import strip
@@ -21,6 +22,22 @@ if TYPE_CHECKING:
 _MOST_MOVES = 4
 _STRIP = 40
 """Widths that are shown beside the bar of a deep network."""
+
+
+def status(text: str) -> AbstractContextManager[object]:
+    """A spinner on stderr while a person is watching."""
+    console = Console(stderr=True)
+    return console.status(text) if console.is_terminal else nullcontext()
+
+
+@contextmanager
+def progress(text: str, total: int = 0) -> Iterator[Any]:
+    """A bar on stderr while a person is watching; yields what to call with the number done."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(text, total=total or None)
+        yield lambda done, total=None: bar.update(task, completed=done, total=total)
 
 
 class TrainingProgress:

@@ -4,10 +4,8 @@ Public names resolve on first use (PEP 562), so that ``import hwbmpq`` and
 ``hwbmpq --help`` never pay for importing torch.
 """
 
-from importlib import import_module as _import_module
 from pathlib import Path as _Path
 from typing import TYPE_CHECKING as _TYPE_CHECKING
-from typing import Any as _Any
 
 _HERE = _Path(__file__).resolve().parent
 if not (_HERE / "cli").is_dir():
@@ -15,6 +13,7 @@ if not (_HERE / "cli").is_dir():
     __path__.append(str(_HERE.parent))
 
 from hwbmpq import deprecated as _deprecated  # noqa: E402 (after __path__)
+from hwbmpq.deprecated.lazy import lazy_names as _lazy_names  # noqa: E402
 
 _deprecated.install()
 
@@ -54,56 +53,5 @@ if _TYPE_CHECKING:
     from hwbmpq.values import TieGroup as TieGroup
     from hwbmpq.values import Uncovered as Uncovered
 
-_SUBMODULES = frozenset(
-    {
-        "allocate",
-        "costs",
-        "data",
-        "distributed",
-        "export",
-        "graph",
-        "hardware",
-        "measure",
-        "models",
-        "pipeline",
-        "quant",
-        "report",
-        "search",
-        "sensitivity",
-        "training",
-    }
-)
-_HOME_OF = {
-    "Allocation": "hwbmpq.allocate",
-    "BitAllocator": "hwbmpq.search.allocator",
-    "CostModel": "hwbmpq.costs",
-    "CostTable": "hwbmpq.costs",
-    "HardwareProfile": "hwbmpq.hardware",
-    "HwbmpqError": "hwbmpq.errors",
-    "InfeasibleBudget": "hwbmpq.allocate",
-    "Layer": "hwbmpq.values",
-    "LayerGraph": "hwbmpq.graph",
-    "Precision": "hwbmpq.values",
-    "Sensitivity": "hwbmpq.values",
-    "TieGroup": "hwbmpq.values",
-    "Uncovered": "hwbmpq.values",
-    "describe": "hwbmpq.graph",
-    "keep_freed_memory": "hwbmpq.training.host_memory",
-    "load": "hwbmpq.export.packed.load",
-    "load_profile": "hwbmpq.hardware",
-}
-__all__ = sorted([*_SUBMODULES, *_HOME_OF, "__version__"])
-
-
-def __getattr__(name: str) -> _Any:
-    if name in _SUBMODULES:
-        return _import_module(f"hwbmpq.{name}")
-    if name in _HOME_OF:
-        return getattr(_import_module(_HOME_OF[name]), name)
-    if f"hwbmpq.{name}" in _deprecated.MOVED_MODULES:
-        return _import_module(f"hwbmpq.{name}")
-    raise AttributeError(f"module 'hwbmpq' has no attribute {name!r}; public names: {', '.join(__all__)}")
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__, __all__ = _lazy_names(__name__)
+__all__ += ["__version__"]

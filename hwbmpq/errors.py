@@ -51,6 +51,10 @@ class NonFiniteError(HwbmpqError):
     """Infinite or NaN values where a quantizer needs numbers."""
 
 
+class CostModelError(HwbmpqError):
+    """A cost model that cannot be used as asked."""
+
+
 class OtherRankError(HwbmpqError):
     """The first rank of a distributed run failed, and has said why."""
 

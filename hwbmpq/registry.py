@@ -6,13 +6,17 @@ A name is known from one of three places: hwbmpq itself (the tables below, impor
 """
 
 import functools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, TypeVar
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from hwbmpq.errors import HwbmpqError, UnknownNameError
+from hwbmpq.deprecated import warn
+from hwbmpq.errors import CostModelError, HwbmpqError, UnknownNameError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 OURS = "hwbmpq"
@@ -21,7 +25,7 @@ OURS = "hwbmpq"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Registration(Generic[T]):
-    """What a name stands for, and who says so."""
+    """What a name stands for, and who registered it."""
 
     name: str
     entry: T | None
@@ -31,10 +35,20 @@ class Registration(Generic[T]):
     error: str = ""
     """Why a plug-in's entry cannot be used."""
 
+    @property
+    def model(self) -> T | None:
+        """The entry, by its name in 0.1.0."""
+        warn("Registration.model", "Registration.entry")
+        return self.entry
+
+
+def _nothing_wrong(entry: object) -> str:
+    return ""
+
 
 @dataclass(eq=False)
 class Registry(Generic[T]):
-    """Entries of one kind by name."""
+    """Entries of one kind by name; a mapping that loads an entry when it is asked for."""
 
     what: str
     """As messages call an entry: ``cost model``."""
@@ -44,8 +58,10 @@ class Registry(Generic[T]):
     """Module by name; importing the module registers the name."""
     hint: str = ""
     """What helps somebody who gave an unknown name."""
-    check: Callable[[T], str] = field(default=lambda entry: "")
+    check: Callable[[T], str] = _nothing_wrong
     """What is wrong with an entry; empty if nothing is."""
+    error: type[HwbmpqError] = HwbmpqError
+    """Raised for an entry that cannot be registered or loaded."""
     _known: dict[str, Registration[T]] = field(default_factory=dict, repr=False)
 
     def add(self, name: str, entry: T, *, provider: str | None = None) -> T:
@@ -53,9 +69,9 @@ class Registry(Generic[T]):
         provider = provider or _provider(entry)
         if name in self._known or (name in self.ours and provider != OURS):
             owner = self._known[name].provider if name in self._known else OURS
-            raise HwbmpqError(f"{self.what} {name!r} is already registered by {owner}")
+            raise self.error(f"{self.what} {name!r} is already registered by {owner}")
         if problem := self.check(entry):
-            raise HwbmpqError(f"{self.what} {name!r}: {problem}")
+            raise self.error(f"{self.what} {name!r}: {problem}")
         self._known[name] = Registration(name=name, entry=entry, provider=provider)
         return entry
 
@@ -71,18 +87,23 @@ class Registry(Generic[T]):
         """All names, ours first and in our order; nothing is imported for it."""
         return tuple(dict.fromkeys([*self.ours, *self._known, *_entry_points(self.group)]))
 
-    def __contains__(self, name: object) -> bool:
-        return name in self.names()
+    def resolve(self, name: str) -> str:
+        """A name as it is registered (``weight-error`` is ``weight_error``), or ``UnknownNameError``."""
+        known = self.names()
+        if name in known:
+            return name
+        for other in known:
+            if other.replace("-", "_") == name.replace("-", "_"):
+                return other
+        raise UnknownNameError(self.what, name, known, hint=self.hint or f"use one of {', '.join(known)}")
 
     def check_name(self, name: str) -> None:
         """Raise ``UnknownNameError`` unless the name is known."""
-        if name not in self.names():
-            hint = self.hint or f"use one of {', '.join(self.names())}"
-            raise UnknownNameError(self.what, name, self.names(), hint=hint)
+        self.resolve(name)
 
     def registration(self, name: str) -> Registration[T]:
         """The entry of a name and its provider, loaded."""
-        self.check_name(name)
+        name = self.resolve(name)
         if name not in self._known and name in self.ours:
             import_module(self.ours[name])
         if name not in self._known:
@@ -93,10 +114,10 @@ class Registry(Generic[T]):
         """The entry of a name, or an error that says what is known."""
         found = self.registration(name)
         if found.entry is None:
-            raise HwbmpqError(f"{self.what} {name!r} of {found.provider} cannot be loaded: {found.error}")
+            raise self.error(f"{self.what} {name!r} of {found.provider} cannot be loaded: {found.error}")
         return found.entry
 
-    def items(self) -> dict[str, Registration[T]]:
+    def registrations(self) -> dict[str, Registration[T]]:
         """Every entry by name, loaded, broken plug-ins included."""
         return {name: self.registration(name) for name in self.names()}
 
@@ -108,7 +129,23 @@ class Registry(Generic[T]):
             if name in self.ours
         )
 
-    def _loaded(self, point: EntryPoint) -> Registration[T]:
+    def __contains__(self, name: object) -> bool:
+        return name in self.names()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return len(self.names())
+
+    def __getitem__(self, name: str) -> T:
+        return self.get(name)
+
+    def values(self) -> tuple[T, ...]:
+        """Every entry that can be used, loaded."""
+        return tuple(found.entry for found in self.registrations().values() if found.entry is not None)
+
+    def _loaded(self, point: "EntryPoint") -> Registration[T]:
         """A plug-in must not break the rest, whatever it does while it loads."""
         try:
             entry = point.load()
@@ -123,17 +160,34 @@ class Registry(Generic[T]):
 
 
 @functools.cache
-def _entry_points(group: str) -> dict[str, EntryPoint]:
+def _entry_points(group: str) -> "dict[str, EntryPoint]":
+    from importlib.metadata import entry_points  # slow to import, and `--help` needs no names
+
     return {point.name: point for point in entry_points(group=group)}
 
 
-def _distribution(point: EntryPoint) -> str:
+def _distribution(point: "EntryPoint") -> str:
     return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
 
 
 def _provider(entry: object) -> str:
-    module = getattr(entry, "__module__", None) or type(entry).__module__
+    """Whose code an entry is; a record belongs to the module of its first function."""
+    parts = fields(entry) if is_dataclass(entry) and not isinstance(entry, type) else ()
+    functions = (getattr(entry, part.name) for part in parts)
+    maker = next((found for found in functions if isinstance(found, FunctionType)), entry)
+    module = getattr(maker, "__module__", None) or type(maker).__module__
     return OURS if module.partition(".")[0] == OURS else module
+
+
+def _has_method(signature: str) -> Callable[[Any], str]:
+    """A check of entries: ``signature`` is as somebody would write the method."""
+
+    def check(entry: Any) -> str:
+        if callable(getattr(entry, signature.partition("(")[0], None)):
+            return ""
+        return f"{getattr(entry, '__name__', type(entry).__name__)} has no method {signature}"
+
+    return check
 
 
 def _in(package: str, names: str) -> dict[str, str]:
@@ -153,11 +207,14 @@ COST_MODELS: Registry[type] = Registry(
         "bit_fusion=arrays",
     ),
     hint="`hwbmpq costs list` shows them all",
+    check=_has_method("tabulate(layers, profile, precisions)"),
+    error=CostModelError,
 )
 SENSITIVITIES: Registry[Any] = Registry(
     "sensitivity",
     "hwbmpq.sensitivities",
     _in("hwbmpq.sensitivity", "enbg divergence weight_error hessian_trace activation_density uniform"),
+    check=_has_method("measure(inputs)"),
 )
 OBJECTIVES: Registry[Any] = Registry(
     "objective",
@@ -181,11 +238,13 @@ DATA_SOURCES: Registry[Any] = Registry(
     _in(
         "hwbmpq.data",
         "digits=bundled cifar10=torchvision_sets cifar100=torchvision_sets tinyimagenet=folder "
-        "fashion-mnist=torchvision_sets folder npz fake=bundled",
+        "fashion-mnist=idx folder npz fake=bundled",
     ),
+    check=_has_method("open(request)"),
 )
 EXPORT_FORMATS: Registry[Any] = Registry(
     "export format",
     "hwbmpq.export_formats",
     dict.fromkeys(("onnx", "packed", "qonnx"), "hwbmpq.export.formats"),
+    check=_has_method("write(network, data, settings, path)"),
 )

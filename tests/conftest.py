@@ -1,6 +1,8 @@
 """Fixtures shared by all tests."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import hypothesis
@@ -52,3 +54,15 @@ def data_folder() -> Path:
     if not folder or not (Path(folder) / "cifar10.npz").is_file():
         pytest.skip("HWBMPQ_DATA names no folder with cifar10.npz")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def plugin_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The plug-in of tests/plugin, installed with pip into a folder of its own."""
+    target, source = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("plugin")
+    for path in (Path(__file__).parent / "plugin").iterdir():
+        if path.is_file():
+            (source / path.name).write_text(path.read_text())
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check"]
+    subprocess.run([*command, "--target", str(target), str(source)], check=True)
+    return target

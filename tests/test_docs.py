@@ -11,7 +11,7 @@ import torch
 
 import hwbmpq
 from hwbmpq.cli.main import build_parser, main
-from hwbmpq.costs import registry
+from hwbmpq.registry import COST_MODELS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -51,7 +51,7 @@ def python_blocks() -> list[tuple[str, str]]:
 @pytest.mark.parametrize("text", [t for _, t in python_blocks()], ids=[name for name, _ in python_blocks()])
 def test_python_block_runs(text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(registry, "_MODELS", dict(hwbmpq.costs.cost_models()))  # a block may register a model
+    monkeypatch.setattr(COST_MODELS, "_known", COST_MODELS.registrations())  # a block may register a model
     names: dict[str, object] = {"__name__": "docs"}
     exec(compile(text, "docs", "exec"), names)
     assert "hwbmpq" in text  # it shows something of ours

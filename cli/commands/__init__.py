@@ -1,1 +1,1 @@
-"""One module per command, each with ``add_parser`` and ``run``."""
+"""One module per command, each with HELP, DESCRIPTION, EPILOG, ``add_options`` and ``run``."""

@@ -8,41 +8,31 @@ from dataclasses import asdict
 from typing import Any
 
 import hwbmpq
-from hwbmpq.cli.options.plan import positive, progress
+from hwbmpq.cli.options.output import print_remarks
+from hwbmpq.cli.options.parser import add_count
 from hwbmpq.cli.options.run import OpenedRun, add_run_options, open_run
+from hwbmpq.cli.progress import progress
 from hwbmpq.cli.render.export import print_budget, print_timings
 from hwbmpq.cli.render.tables import OutputConsole
 from hwbmpq.errors import HwbmpqError
 
-_DESCRIPTION = """\
+HELP = "time a run's network in ONNX Runtime beside float"
+DESCRIPTION = """\
 Time the network of a run in ONNX Runtime on this machine: in float; as hwbmpq export writes it; the same file with its
 weights turned into floats once, when it is loaded; and in the form that runs on integer kernels (hwbmpq export
 --runtime-compat int8, or int8-vnni where this processor has it). They take turns, so that ratios hold on a busy machine."""
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   hwbmpq benchmark runs/resnet18-jetson_nano
   hwbmpq benchmark runs/resnet20-mpic --batch 32 --threads 2 --json"""
 
 
-def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = commands.add_parser(
-        "benchmark",
-        parents=[common],
-        help="time a run's network in ONNX Runtime beside float",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--batch", type=positive, default=1, metavar="N", help="images at a time (default: %(default)s)"
-    )
-    parser.add_argument("--threads", type=positive, default=1, metavar="N", help="(default: %(default)s)")
-    parser.add_argument(
-        "--rounds", type=positive, default=50, metavar="N", help="runs of each (default: %(default)s)"
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_count(parser, "--batch", 1, "images at a time")
+    add_count(parser, "--threads", 1, "")
+    add_count(parser, "--rounds", 50, "runs of each")
     add_run_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -75,14 +65,12 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps(content, indent=2))
         return
     console = OutputConsole()
-    opened.print_remarks(console)
+    print_remarks(console, opened.remarks)
     print_timings(console, timings, threads=args.threads)
     integers = timings.get(hwbmpq.export.deployment.INTEGER_FORM)
     if integers is None:
-        console.print(
-            "[yellow]![/] no layer can run on integer kernels: none has weights and activations of 8 bits or fewer",
-            soft_wrap=True,
-        )
+        remark = "no layer can run on integer kernels: none has weights and activations of 8 bits or fewer"
+        print_remarks(console, [remark])
     elif args.batch == 1:
         print_budget(console, predicted, integers)
 

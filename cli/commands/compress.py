@@ -16,7 +16,9 @@ from rich.console import Console
 from rich.markup import escape
 
 import hwbmpq
-from hwbmpq.cli.options.run_building import build
+from hwbmpq.cli.options.output import print_remarks
+from hwbmpq.cli.options.parser import add_output_options
+from hwbmpq.cli.options.run import build
 from hwbmpq.cli.options.training import add_training_options, resumed_settings, settings_from
 from hwbmpq.cli.progress import TrainingProgress
 from hwbmpq.cli.render.infeasible import explained_infeasible
@@ -32,13 +34,14 @@ if TYPE_CHECKING:
 
 _ANYWHERE = ("input", "num_classes", "data_root", "seed", "baseline", "device", "amp", "checkpoint_minutes")
 """Settings that may differ from a recipe's without making it another run."""
-_DESCRIPTION = """\
+HELP = "train a network, quantized, within a device's budget"
+DESCRIPTION = """\
 Train a network once, quantized. Bit gradients tell which layers matter; after the warm-up and
 after every interval an integer program gives each layer the width that the device's budget
 allows. With nothing but a model and a target it runs on embedded images in a few minutes.
 With --epochs 0 nothing is trained: weights are rounded well and activations calibrated."""
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   hwbmpq compress --model timm:resnet18 --target jetson_nano.yaml
   hwbmpq compress --model hwbmpq:resnet20 --target mpic --budget memory=12x --data cifar10 --data-root ~/data
@@ -61,43 +64,33 @@ packed; hwbmpq export makes ONNX of it), config.yaml (all settings, for --config
 checkpoint.pt and best.pt. Ctrl-C saves and stops."""
 
 
-def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = commands.add_parser(
-        "compress",
-        parents=[common],
-        help="train a network, quantized, within a device's budget",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     add_training_options(parser)
-    run = parser.add_argument_group("run")
-    run.add_argument(
+    group = parser.add_argument_group("run")
+    group.add_argument(
         "--run-dir",
         dest="run_folder",  # not --run: torchrun, before us in the line, takes that for its own --run-path
         metavar="DIR",
         help="folder for the run (default: runs/MODEL-TARGET, with a number if that exists)",
     )
-    run.add_argument("--resume", metavar="RUN", help="continue a run where its last checkpoint stands")
-    run.add_argument("--overwrite", action="store_true", help="replace the run that --run-dir names")
-    run.add_argument(
+    group.add_argument("--resume", metavar="RUN", help="continue a run where its last checkpoint stands")
+    group.add_argument("--overwrite", action="store_true", help="replace the run that --run-dir names")
+    group.add_argument(
         "--config", metavar="FILE", help="settings as YAML, such as a run's config.yaml; flags win"
     )
-    run.add_argument(
+    group.add_argument(
         "--baseline",
         action="store_true",
         default=None,
         help="also train the widest single width that fits the budget, the same way, and compare",
     )
-    run.add_argument("--tensorboard", action="store_true", help="write curves for TensorBoard into the run")
-    run.add_argument("-q", "--quiet", action="store_true", help="only the result")
-    run.add_argument("-v", "--verbose", action="store_true", help="why each layer moved")
-    run.add_argument("--all", action="store_true", help="list every layer of a large network")
-    run.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.set_defaults(run=run_command)
+    group.add_argument("--tensorboard", action="store_true", help="write curves for TensorBoard into the run")
+    group.add_argument("-q", "--quiet", action="store_true", help="only the result")
+    group.add_argument("-v", "--verbose", action="store_true", help="why each layer moved")
+    add_output_options(group, rows="layer of a large network")
 
 
-def run_command(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     settings = _settings(args)
     hwbmpq.load_profile(settings.target)  # before anything slow
     for name, text in settings.budgets.items():
@@ -189,7 +182,7 @@ def _saved_state(
         return None
     state, problem = folder.load_checkpoint()
     if problem:
-        console.print(f"[yellow]![/] {escape(problem)}: the state before is used", soft_wrap=True)
+        print_remarks(console, [f"{problem}: the state before is used"])
     progress, epochs = state["progress"], folder.load_settings().epochs
     if progress["epoch"] >= epochs:
         console.print("the run is finished: nothing is left to train")
@@ -231,8 +224,7 @@ def _announce(
         f"{len(data.train):,} training and {len(data.test):,} test images, {data.classes} classes",
         soft_wrap=True,
     )
-    for remark in data.remarks:
-        console.print(f"[yellow]![/] {escape(remark)}", soft_wrap=True)
+    print_remarks(console, data.remarks)
     if settings.max_steps is not None:
         console.print(
             f"to try it out: {counted(settings.epochs, 'epoch')}, at most {counted(settings.max_steps, 'step')} in all"
@@ -240,12 +232,11 @@ def _announce(
     if settings.epochs == 0 and not (
         settings.weights or settings.pretrained or settings.model.startswith("file:")
     ):
-        console.print(
-            "[yellow]![/] the weights are random, and nothing is trained: give --weights or --pretrained",
-            soft_wrap=True,
+        print_remarks(
+            console, ["the weights are random, and nothing is trained: give --weights or --pretrained"]
         )
     if settings.amp and hwbmpq.training.find_device(settings.device).type == "cpu":
-        console.print("[yellow]![/] mixed float precision is usually slower on CPUs", soft_wrap=True)
+        print_remarks(console, ["mixed float precision is usually slower on CPUs"])
 
 
 def _train(
@@ -299,9 +290,8 @@ def _graceful_stop(console: Console) -> Iterator[list[Any]]:
         console.print("stopping after this step (once more to stop at once)")
         trainers[0].ask_to_stop()
 
-    if (
-        not hwbmpq.distributed.is_distributed()
-    ):  # ranks cannot agree on a step to stop at without waiting at each
+    if not hwbmpq.distributed.is_distributed():
+        # Ranks cannot agree on a step to stop at without waiting at each.
         for number in before:
             signal.signal(number, stop)
     try:
@@ -321,7 +311,7 @@ def _baseline(
     """The widest single width within the budget, trained the same way beside the run."""
     best = None if result.plan is None else result.plan.best_uniform
     if best is None:
-        console.print("[yellow]![/] no single width fits the budget: there is no baseline to train")
+        print_remarks(console, ["no single width fits the budget: there is no baseline to train"])
         return None
     uniform = settings.model_copy(update={"method": "hpq", "bits": (best.weight_bits,), "baseline": False})
     beside = hwbmpq.training.RunDirectory(folder.path / "baseline")

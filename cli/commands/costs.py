@@ -9,39 +9,31 @@ from rich.markup import escape
 from rich.text import Text
 
 import hwbmpq
+from hwbmpq.cli.options.parser import add_command, add_output_options
 from hwbmpq.cli.render.tables import OutputConsole, plain_table
-from hwbmpq.errors import UnknownNameError
+from hwbmpq.registry import COST_MODELS
 
 if TYPE_CHECKING:
     from hwbmpq.costs import Registration
 
-_DESCRIPTION = """\
+HELP = "list and explain the cost models"
+DESCRIPTION = """\
 A cost model says what a layer costs at each width on a device: memory, latency, energy, or a
 quantity of your own. Budgets are set on them by name."""
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   hwbmpq costs list
   hwbmpq costs show roofline"""
 
 
-def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = commands.add_parser(
-        "costs",
-        parents=[common],
-        help="list and explain the cost models",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    listing = actions.add_parser("list", parents=[common], help="all cost models, plug-ins included")
-    listing.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    listing.set_defaults(run=run_list)
-    show = actions.add_parser("show", parents=[common], help="one model: formula, unit, needs, options")
+    listing = add_command(actions, "list", run_list, "all cost models, plug-ins included")
+    add_output_options(listing)
+    show = add_command(actions, "show", run_show, "one model: formula, unit, needs, options")
     show.add_argument("name", metavar="NAME")
-    show.add_argument("--json", action="store_true", help="print JSON instead of text")
-    show.set_defaults(run=run_show)
+    add_output_options(show)
 
 
 def run_list(args: argparse.Namespace) -> None:
@@ -66,10 +58,7 @@ def run_list(args: argparse.Namespace) -> None:
 
 
 def run_show(args: argparse.Namespace) -> None:
-    models = hwbmpq.costs.cost_models()
-    if args.name not in models:
-        raise UnknownNameError("cost model", args.name, models, hint="`hwbmpq costs list` shows them all")
-    facts = _facts(models[args.name])
+    facts = _facts(COST_MODELS.registration(args.name))
     if args.json:
         print(json.dumps(facts, indent=2))
         return
@@ -88,8 +77,8 @@ def run_show(args: argparse.Namespace) -> None:
         )
 
 
-def _facts(entry: "Registration") -> dict[str, Any]:
-    model: Any = entry.model
+def _facts(entry: "Registration[type]") -> dict[str, Any]:
+    model: Any = entry.entry
     description = _plain(inspect.cleandoc(model.__doc__ or "")) if model is not None else ""
     return {
         "name": entry.name,

@@ -3,12 +3,13 @@
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
 import hwbmpq
-from hwbmpq.cli.options.run import OpenedRun, add_run_options, open_run
+from hwbmpq.cli.options.output import print_remarks
+from hwbmpq.cli.options.run import OpenedRun, add_run_options, build, open_run
 from hwbmpq.cli.render.tables import OutputConsole, counted
 from hwbmpq.errors import HwbmpqError
 
@@ -17,11 +18,12 @@ if TYPE_CHECKING:
 
 RUNTIMES = ("torch", "packed", "onnxruntime")
 
-_DESCRIPTION = """\
+HELP = "measure the accuracy of a run's network"
+DESCRIPTION = """\
 Rebuild the network of a run at its widths and measure its accuracy, on the run's test images
 or on others: in torch, from the packed file, or from the ONNX file in ONNX Runtime."""
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   hwbmpq evaluate runs/resnet18-jetson_nano
   hwbmpq evaluate runs/resnet18-jetson_nano --best --json
@@ -29,15 +31,7 @@ examples:
   hwbmpq export runs/resnet20-mpic && hwbmpq evaluate runs/resnet20-mpic --runtime onnxruntime"""
 
 
-def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = commands.add_parser(
-        "evaluate",
-        parents=[common],
-        help="measure the accuracy of a run's network",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     add_run_options(parser)
     parser.add_argument("--device", metavar="auto|cpu|cuda|mps", help="where to run (default: as in the run)")
     parser.add_argument(
@@ -50,7 +44,6 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--file", metavar="FILE", help="the packed or ONNX file (default: the one that the run has)"
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -70,9 +63,7 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps({**content, "test_loss": found.loss, "test_images": found.images}, indent=2))
         return
     console = OutputConsole()
-    opened.print_remarks(console)
-    for remark in remarks:
-        console.print(f"[yellow]![/] {escape(remark)}")
+    print_remarks(console, [*opened.remarks, *remarks])
     where = "" if file is None else f", {escape(file.name)} in {args.runtime.replace('packed', 'torch')}"
     console.print(
         f"[bold]test accuracy {found.accuracy:.2%}[/], loss {found.loss:.4f} on {counted(found.images, 'image')} of "
@@ -116,12 +107,6 @@ def _evaluate(opened: OpenedRun, runtime: str, file: Path | None) -> "tuple[Eval
             else [f"{file} has no checksum: it was not written by hwbmpq, or is damaged"]
         )
         return hwbmpq.export.deployment.evaluate_onnx(graph, opened.data, batch_size=batch), remarks
-    network = opened.network if file is None else hwbmpq.load(file, model=_float_network(opened))
+    # The packed weights go into the run's own network, so that ``file:`` specifications work too.
+    network = opened.network if file is None else hwbmpq.load(file, model=build(opened.settings)[0].network)
     return hwbmpq.training.evaluate(network, opened.data.test.batches(batch)), []
-
-
-def _float_network(opened: OpenedRun) -> Any:
-    """The network that the packed weights go into: the run's own, so that ``file:`` specifications work too."""
-    from hwbmpq.cli.options.run_building import build
-
-    return build(opened.settings)[0].network

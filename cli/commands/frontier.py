@@ -5,20 +5,19 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
-
 import hwbmpq
 from hwbmpq.cli.options.model import add_model_options
-from hwbmpq.cli.options.plan import (
-    add_allocation_options,
+from hwbmpq.cli.options.output import check_output, print_remarks
+from hwbmpq.cli.options.parser import add_output_options
+from hwbmpq.cli.options.sensitivity import (
     add_sensitivity_options,
-    check_output,
+    check_sensitivity,
     get_sensitivity,
     load_network,
-    progress,
     untrained_remark,
 )
-from hwbmpq.cli.options.target import TARGET_HELP
+from hwbmpq.cli.options.target import TARGET_HELP, add_allocation_options
+from hwbmpq.cli.progress import progress
 from hwbmpq.cli.render.frontier import print_frontier, thinned
 from hwbmpq.cli.render.tables import OutputConsole
 from hwbmpq.errors import HwbmpqError, UnknownNameError
@@ -29,11 +28,12 @@ if TYPE_CHECKING:
     from hwbmpq.hardware import HardwareProfile
     from hwbmpq.search.space import SearchSpace
 
-_DESCRIPTION = """\
+HELP = "show what each amount of a cost buys, as a table and a plot"
+DESCRIPTION = """\
 Show the trade-off between a cost and the objective: every allocation that no other beats in
 both. One sensitivity pass serves all budgets and all devices."""
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   hwbmpq frontier --model hwbmpq:resnet20 --target mpic --cost memory
   hwbmpq frontier --model hwbmpq:resnet8 --target mpic --target gap9_ne16 --cost latency --plot latency.png
@@ -42,15 +42,7 @@ examples:
 _PLOTS = (".png", ".svg", ".pdf")
 
 
-def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = commands.add_parser(
-        "frontier",
-        parents=[common],
-        help="show what each amount of a cost buys, as a table and a plot",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
     device = parser.add_argument_group("device")
     device.add_argument("--target", action="append", required=True, help=f"{TARGET_HELP}; may be repeated")
@@ -76,13 +68,11 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
         help="draw it: .png, .svg or .pdf (default: frontier.svg, or nothing with --json)",
     )
     plot.add_argument("--no-plot", action="store_true", help="draw nothing")
-    parser.add_argument("--all", action="store_true", help="list every point of the frontier")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    parser.set_defaults(run=run)
+    add_output_options(parser, rows="point of the frontier")
 
 
 def run(args: argparse.Namespace) -> None:
-    check_output(args)
+    check_sensitivity(args)
     costs = list(dict.fromkeys(args.cost or ["memory"]))
     plot = _plot_path(args)
     if args.samples < 2:
@@ -95,7 +85,7 @@ def run(args: argparse.Namespace) -> None:
     sensitivity = get_sensitivity(args, model, graph, spaces)
     frontiers = {}
     for space in spaces:
-        with progress(f"solving for {space.costs.profile.target}", 0) as advance:
+        with progress(f"solving for {space.costs.profile.target}") as advance:
             frontiers[space.costs.profile.target] = hwbmpq.pipeline.trade_off(
                 space,
                 sensitivity,
@@ -128,8 +118,7 @@ def _show(
     console = OutputConsole()
     for name, frontier in frontiers.items():
         print_frontier(console, frontier, units, title=f"{title} on {name}", all_rows=args.all)
-    for remark in remarks:
-        console.print(f"[yellow]![/] {escape(remark)}")
+    print_remarks(console, remarks)
 
 
 def _ask(
@@ -161,10 +150,7 @@ def _plot_path(args: argparse.Namespace) -> Path | None:
     if args.no_plot or (args.json and not args.plot):
         return None
     path = Path(args.plot or "frontier.svg")
-    if path.suffix.lower() not in _PLOTS:
-        raise HwbmpqError(f"--plot {path}: the name has to end in {', '.join(_PLOTS)}")
-    if not path.parent.is_dir():
-        raise HwbmpqError(f"--plot {path}: there is no folder {path.parent}")
+    check_output("--plot", path, _PLOTS)
     return path
 
 

@@ -2,16 +2,17 @@
 
 import argparse
 import json
-from typing import Any
 
 from hwbmpq.cli.options.model import add_model_options, describe_model
+from hwbmpq.cli.options.parser import add_output_options
 from hwbmpq.cli.render.tables import OutputConsole, print_graph
 
-_DESCRIPTION = """\
+HELP = "show a network's layers, ties and coverage"
+DESCRIPTION = """\
 Show a network's weighted layers with their parameters and multiply-accumulates (MACs),
 which of them must share a bit width, and what is not quantized."""
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   hwbmpq inspect --model timm:resnet18
   hwbmpq inspect --model torchvision:mobilenet_v2 --input 3x96x96 --num-classes 10
@@ -20,19 +21,9 @@ examples:
   hwbmpq inspect --model file:model.pt2"""
 
 
-def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = commands.add_parser(
-        "inspect",
-        parents=[common],
-        help="show a network's layers, ties and coverage",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
-    parser.add_argument("--all", action="store_true", help="list every layer of a large network")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    parser.set_defaults(run=run)
+    add_output_options(parser, rows="layer of a large network")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -2,26 +2,24 @@
 
 import argparse
 import json
-import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import hwbmpq
 from hwbmpq.cli.options.model import add_model_options
-from hwbmpq.cli.options.plan import (
-    add_allocation_options,
-    add_budget_option,
+from hwbmpq.cli.options.numbers import seconds
+from hwbmpq.cli.options.output import PAGES, check_output
+from hwbmpq.cli.options.parser import add_output_options
+from hwbmpq.cli.options.sensitivity import (
     add_sensitivity_options,
-    check_output,
-    check_page,
+    check_sensitivity,
     get_sensitivity,
     load_network,
-    progress,
-    read_budgets,
     untrained_remark,
 )
-from hwbmpq.cli.options.target import TARGET_HELP
+from hwbmpq.cli.options.target import TARGET_HELP, add_allocation_options, add_budget_option, read_budgets
+from hwbmpq.cli.progress import progress
 from hwbmpq.cli.render.infeasible import explained_infeasible
 from hwbmpq.cli.render.plan import print_plan
 from hwbmpq.cli.render.tables import OutputConsole
@@ -30,13 +28,14 @@ if TYPE_CHECKING:
     from hwbmpq.report import Plan
     from hwbmpq.search.space import SearchSpace
 
-_DESCRIPTION = """\
+HELP = "choose every layer's width under a budget, without training"
+DESCRIPTION = """\
 Choose every layer's bit width so that the network fits the budget and loses as little as
 possible. No training: sensitivities come from a short calibration pass or from a file. The
 answer is a proven optimum, and the report says what the budget is worth and how firm each
 choice is."""
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   hwbmpq plan --model hwbmpq:resnet20 --target mpic --budget memory=12x
   hwbmpq plan --model timm:resnet18 --pretrained --target jetson_nano --budget memory=3.5MiB
@@ -49,15 +48,7 @@ bops=30% (of every layer at its widest); `hwbmpq costs list` shows all costs. Wi
 the profile's own budgets hold, or memory at a quarter of its range."""
 
 
-def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = commands.add_parser(
-        "plan",
-        parents=[common],
-        help="choose every layer's width under a budget, without training",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
     device = parser.add_argument_group("device")
     device.add_argument("--target", required=True, help=TARGET_HELP)
@@ -65,7 +56,7 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
     add_allocation_options(parser)
     parser.add_argument(
         "--time-limit",
-        type=_seconds,
+        type=seconds,
         metavar="S",
         help="seconds for the solver; then the best so far (default: 60)",
     )
@@ -73,32 +64,20 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--brief", action="store_true", help="leave prices and runner-ups out: one solve only"
     )
-    parser.add_argument("--all", action="store_true", help="list every layer of a large network")
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page with plots")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    parser.set_defaults(run=run)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r}: give seconds above zero")
-    return seconds
+    add_output_options(parser, rows="layer of a large network")
 
 
 def _write_page(path: Path, space: "SearchSpace", plan: "Plan", *, title: str) -> None:
     facts = hwbmpq.pipeline.facts_of(space, title=title, command=("hwbmpq", *sys.argv[1:]))
-    with progress("trading off", 0) as advance:
+    with progress("trading off") as advance:
         trade_off = hwbmpq.report.find_trade_off(facts, plan, on_step=advance)
     hwbmpq.report.html.write_page([hwbmpq.report.build_report(title, facts, plan, trade_off=trade_off)], path)
 
 
 def run(args: argparse.Namespace) -> None:
-    check_output(args)
-    check_page(args.html)
+    check_sensitivity(args)
+    check_output("--html", args.html, PAGES)
     profile = hwbmpq.load_profile(args.target)
     budgets = read_budgets(args.budget)
     for name, text in budgets.items():  # before anything slow
@@ -109,7 +88,7 @@ def run(args: argparse.Namespace) -> None:
     )
     sensitivity = get_sensitivity(args, model, graph, [space])
     try:
-        with progress("explaining", 0) as advance:
+        with progress("explaining") as advance:
             plan = hwbmpq.pipeline.plan(
                 space,
                 sensitivity,

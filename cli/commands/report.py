@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hwbmpq
-from hwbmpq.cli.options.plan import check_page, progress
+from hwbmpq.cli.options.output import PAGES, check_output
+from hwbmpq.cli.options.parser import add_output_options
+from hwbmpq.cli.progress import progress
 from hwbmpq.cli.render.report import print_comparison, print_report
 from hwbmpq.cli.render.tables import OutputConsole
 from hwbmpq.errors import HwbmpqError
@@ -14,13 +16,14 @@ from hwbmpq.errors import HwbmpqError
 if TYPE_CHECKING:
     from hwbmpq.report import RunReport
 
-_DESCRIPTION = """\
+HELP = "show a run, or several side by side: terminal, JSON, or a page with plots"
+DESCRIPTION = """\
 Show a run: widths, costs against budgets, how the widths moved and why, accuracy, what is not
 quantized, and where the figures come from. Several runs are shown side by side. A run that is
 still going on, or was interrupted, is shown as far as it has come. Nothing is computed again
 but the trade-off; neither the network nor the data are needed."""
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   hwbmpq report runs/resnet18-jetson_nano
   hwbmpq report runs/resnet18-jetson_nano --html report.html
@@ -28,15 +31,7 @@ examples:
   hwbmpq report runs/resnet20-mpic --json"""
 
 
-def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = commands.add_parser(
-        "report",
-        parents=[common],
-        help="show a run, or several side by side: terminal, JSON, or a page with plots",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="+", metavar="RUN", help="folders that hwbmpq compress wrote")
     parser.add_argument(
         "--html",
@@ -44,13 +39,11 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write one self-contained page with plots; with --json, as well",
     )
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    parser.add_argument("--all", action="store_true", help="list every layer of a large network")
-    parser.set_defaults(run=run)
+    add_output_options(parser, rows="layer of a large network")
 
 
 def run(args: argparse.Namespace) -> None:
-    check_page(args.html)
+    check_output("--html", args.html, PAGES)
     reports = [_report(folder) for folder in args.folders]
     if args.html is not None:
         path = hwbmpq.report.html.write_page(reports, args.html)
@@ -70,7 +63,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _report(folder: str) -> "RunReport":
-    with progress("trading off", 0) as advance:
+    with progress("trading off") as advance:
         found = hwbmpq.report.report_on_run(folder, on_step=advance)
     if not found.epochs and found.plan is None:
         raise HwbmpqError(

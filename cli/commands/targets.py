@@ -13,7 +13,9 @@ import hwbmpq
 from hwbmpq.cli.commands.targets_measure import add_import, add_measure, add_validate
 from hwbmpq.cli.commands.targets_new import add_new
 from hwbmpq.cli.options.model import add_model_options, describe_model
-from hwbmpq.cli.options.target import TARGET_HELP, add_action, add_width_options
+from hwbmpq.cli.options.output import print_remarks
+from hwbmpq.cli.options.parser import add_command, add_output_options
+from hwbmpq.cli.options.target import TARGET_HELP, add_width_options
 from hwbmpq.cli.render.costs import print_comparison, print_layer_costs
 from hwbmpq.cli.render.tables import OutputConsole
 from hwbmpq.cli.render.targets import (
@@ -31,11 +33,12 @@ if TYPE_CHECKING:
     from hwbmpq.graph import LayerGraph
     from hwbmpq.hardware import HardwareProfile, ProfileProblem
 
-_DESCRIPTION = """\
+HELP = "list, show, check, compare and write hardware profiles"
+DESCRIPTION = """\
 A hardware profile is one YAML file about a device: the widths it runs, its clock, rates, memories and
 power, each figure with its source. It is all that hwbmpq knows about your hardware."""
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   hwbmpq targets list
   hwbmpq targets show jetson_nano@5w
@@ -47,30 +50,21 @@ examples:
   hwbmpq targets schema > hwbmpq-profile.schema.json"""
 
 
-def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = commands.add_parser(
-        "targets",
-        parents=[common],
-        help="list, show, check, compare and write hardware profiles",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     own = (_add_list, _add_show, _add_check, _add_compare, add_new, _add_schema)
     for add in (*own, add_measure, add_import, add_validate):
-        add(actions, common)
+        add(actions)
 
 
-def _add_list(actions: Any, common: argparse.ArgumentParser) -> None:
-    parser = add_action(actions, common, "list", run_list, "all profiles, yours before the shipped ones")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+def _add_list(actions: Any) -> None:
+    parser = add_command(actions, "list", run_list, "all profiles, yours before the shipped ones")
+    add_output_options(parser)
 
 
-def _add_show(actions: Any, common: argparse.ArgumentParser) -> None:
-    parser = add_action(
+def _add_show(actions: Any) -> None:
+    parser = add_command(
         actions,
-        common,
         "show",
         run_show,
         "one profile with the source of every figure; with --model, what layers cost",
@@ -79,18 +73,17 @@ def _add_show(actions: Any, common: argparse.ArgumentParser) -> None:
     add_model_options(parser, required=False)
     _add_cost_options(parser)
     parser.add_argument("--brief", action="store_true", help="leave out the figures and sources")
-    parser.add_argument("--all", action="store_true", help="list every layer of a large network")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    add_output_options(parser, rows="layer of a large network")
 
 
-def _add_compare(actions: Any, common: argparse.ArgumentParser) -> None:
-    parser = add_action(
-        actions, common, "compare", run_compare, "what each width buys on each device, for one network"
+def _add_compare(actions: Any) -> None:
+    parser = add_command(
+        actions, "compare", run_compare, "what each width buys on each device, for one network"
     )
     parser.add_argument("targets", nargs="+", metavar="TARGET", help=TARGET_HELP)
     add_model_options(parser)
     _add_cost_options(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    add_output_options(parser)
 
 
 def _add_cost_options(parser: argparse.ArgumentParser) -> None:
@@ -105,27 +98,26 @@ def _add_cost_options(parser: argparse.ArgumentParser) -> None:
     add_width_options(group)
 
 
-def _add_check(actions: Any, common: argparse.ArgumentParser) -> None:
-    parser = add_action(
-        actions, common, "check", run_check, "find every problem in profile files (exit code 2 if any)"
+def _add_check(actions: Any) -> None:
+    parser = add_command(
+        actions, "check", run_check, "find every problem in profile files (exit code 2 if any)"
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="YAML files, or names of profiles")
     parser.add_argument(
         "--strict", action="store_true", help="count it as a problem if a cost model lacks a figure"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    add_output_options(parser)
 
 
-def _add_schema(actions: Any, common: argparse.ArgumentParser) -> None:
-    add_action(actions, common, "schema", run_schema, "print the JSON Schema of profiles, for your editor")
+def _add_schema(actions: Any) -> None:
+    add_command(actions, "schema", run_schema, "print the JSON Schema of profiles, for your editor")
 
 
 def run_list(args: argparse.Namespace) -> None:
     listings = hwbmpq.hardware.list_profiles()
-    for folder in hwbmpq.hardware.missing_folders():
-        Console(stderr=True, highlight=False).print(
-            f"[yellow]![/] HWBMPQ_PROFILES names {folder}, which is no folder"
-        )
+    missing = hwbmpq.hardware.missing_folders()
+    remarks = (f"HWBMPQ_PROFILES names {folder}, which is not a folder" for folder in missing)
+    print_remarks(Console(stderr=True, highlight=False), remarks)
     if args.json:
         print(json.dumps([listing_dict(listing) for listing in listings], indent=2))
     else:

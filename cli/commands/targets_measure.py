@@ -20,8 +20,9 @@ from hwbmpq.cli.options.measure import (
     described,
     loaded,
 )
-from hwbmpq.cli.options.plan import positive, progress
-from hwbmpq.cli.options.target import TARGET_HELP, add_action
+from hwbmpq.cli.options.parser import add_command, add_count, add_output_options
+from hwbmpq.cli.options.target import TARGET_HELP
+from hwbmpq.cli.progress import progress
 from hwbmpq.cli.render.measure import kernel_counts, print_kit, print_measured, print_validation
 from hwbmpq.cli.render.tables import OutputConsole
 from hwbmpq.errors import HwbmpqError, RunStoppedError
@@ -59,16 +60,9 @@ examples:
 _COMPARED = ("W32A32", "W8A8", "W4A8")
 
 
-def add_measure(actions: Any, common: argparse.ArgumentParser) -> None:
-    parser = _action(
-        actions,
-        common,
-        "measure",
-        run_measure,
-        "time layers on this machine, write a profile",
-        _MEASURE,
-        _MEASURE_EXAMPLES,
-    )
+def add_measure(actions: Any) -> None:
+    text = "time layers on this machine, write a profile"
+    parser = add_command(actions, "measure", run_measure, text, _MEASURE, _MEASURE_EXAMPLES)
     parser.add_argument("name", metavar="NAME", help="name of the profile to write")
     add_networks(parser, required=False)
     group = parser.add_argument_group("measurement")
@@ -80,28 +74,24 @@ def add_measure(actions: Any, common: argparse.ArgumentParser) -> None:
         "W2A32,W4A32,W8A32)",
     )
     add_rounds(group, ROUNDS)
-    group.add_argument(
-        "--threads", type=positive, default=1, metavar="N", help="cores to use (default: %(default)s)"
-    )
+    add_count(group, "--threads", 1, "cores to use")
     group.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds: a first look")
     group.add_argument("--kit", type=Path, metavar="FILE.zip", help="write a kit for another device instead")
     add_place(parser)
 
 
-def add_import(actions: Any, common: argparse.ArgumentParser) -> None:
+def add_import(actions: Any) -> None:
     text = "turn the results of a kit into a profile"
-    parser = _action(
-        actions, common, "import", run_import, text, f"{text[0].upper()}{text[1:]}.", _IMPORT_EXAMPLES
-    )
+    parser = add_command(actions, "import", run_import, text, epilog=_IMPORT_EXAMPLES)
     parser.add_argument("name", metavar="NAME", help="name of the profile to write")
     parser.add_argument("results", metavar="RESULTS", help="the JSON file that the kit's run.py wrote")
     parser.add_argument("--partial", action="store_true", help="use results of a run that was interrupted")
     add_place(parser)
 
 
-def add_validate(actions: Any, common: argparse.ArgumentParser) -> None:
+def add_validate(actions: Any) -> None:
     text = "compare a measured profile's predictions with whole networks"
-    parser = _action(actions, common, "validate", run_validate, text, _VALIDATE, _VALIDATE_EXAMPLES)
+    parser = add_command(actions, "validate", run_validate, text, _VALIDATE, _VALIDATE_EXAMPLES)
     parser.add_argument("target", metavar="TARGET", help=TARGET_HELP)
     add_networks(parser, required=True)
     parser.add_argument(
@@ -111,22 +101,7 @@ def add_validate(actions: Any, common: argparse.ArgumentParser) -> None:
         help=f"widths to compare at (default: of {', '.join(_COMPARED)}, what there is)",
     )
     add_rounds(parser, ROUNDS)
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-
-
-def _action(
-    actions: Any,
-    common: argparse.ArgumentParser,
-    name: str,
-    run: Any,
-    text: str,
-    description: str,
-    examples: str,
-) -> argparse.ArgumentParser:
-    parser = add_action(actions, common, name, run, text)
-    parser.description, parser.epilog = description, examples
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    return parser
+    add_output_options(parser)
 
 
 def _listed(text: str) -> list[str]:
@@ -178,7 +153,7 @@ def _measured_here(
         duration = hwbmpq.measure.format_duration(seconds)
         console.print(f"{timed}, {rounds} rounds: {duration}; Ctrl-C stops")
 
-    with progress("measuring", 0) as advance:
+    with progress("measuring") as advance:
         return hwbmpq.measure.measure_here(
             kernels,
             widths=widths,
@@ -238,7 +213,7 @@ def run_validate(args: argparse.Namespace) -> None:
             for precision in precisions:
                 candidates.append(hwbmpq.measure.exported_candidate(model, graph, profile, precision))
                 advance(len(candidates))
-    with progress("timing", 0) as advance:
+    with progress("timing") as advance:
         validation = hwbmpq.measure.validate(candidates, profile, rounds=args.rounds, on_visit=advance)
     if args.json:
         print(json.dumps({"target": profile.target, **validation.to_dict()}, indent=2))

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.prompt import Prompt
 
 import hwbmpq
-from hwbmpq.cli.options.target import add_action
+from hwbmpq.cli.options.parser import add_command
 from hwbmpq.cli.render.tables import OutputConsole
 from hwbmpq.errors import HwbmpqError
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from hwbmpq.hardware import HardwareProfile
 
 
-def add_new(actions: Any, common: argparse.ArgumentParser) -> None:
-    parser = add_action(actions, common, "new", run_new, "write a commented template for your own device")
+def add_new(actions: Any) -> None:
+    parser = add_command(actions, "new", run_new, "write a commented template for your own device")
     parser.add_argument("name", metavar="NAME", help="name of the profile and, with .yaml, of its file")
     parser.add_argument(
         "--from", dest="base", metavar="TARGET", help="extend this profile instead of starting empty"
@@ -33,7 +33,7 @@ def add_new(actions: Any, common: argparse.ArgumentParser) -> None:
 def run_new(args: argparse.Namespace) -> None:
     name = args.name.removesuffix(".yaml")
     if not hwbmpq.hardware.is_name(name):
-        raise HwbmpqError(f"{args.name!r} is no name for a profile: use letters, digits, _, - and .")
+        raise HwbmpqError(f"{args.name!r} is not a name for a profile: use letters, digits, _, - and .")
     if args.base and args.interactive:
         raise HwbmpqError("--interactive fills in an empty template; with --from, edit the file instead")
     path = Path(args.output) / f"{name}.yaml"

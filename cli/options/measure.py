@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import hwbmpq
 from hwbmpq.cli.options.model import describe_model, load_from
-from hwbmpq.cli.options.plan import positive
+from hwbmpq.cli.options.numbers import between
+from hwbmpq.cli.options.parser import add_count, add_output_options
 from hwbmpq.values import DEFAULT_TIE
 
 if TYPE_CHECKING:
@@ -46,26 +47,12 @@ def add_place(parser: argparse.ArgumentParser) -> None:
         help="where to write the profile (default: your profile folder)",
     )
     group.add_argument("--overwrite", action="store_true", help="replace files of the same name")
-    group.add_argument("--json", action="store_true", help="print JSON instead of text")
+    add_output_options(group)
 
 
 def add_rounds(parser: argparse._ActionsContainer, default: int) -> None:
-    parser.add_argument(
-        "--rounds",
-        type=_rounds,
-        default=default,
-        metavar="N",
-        help="how often everything takes its turn; more are steadier (default: %(default)s)",
-    )
-
-
-def _rounds(text: str) -> int:
-    number = positive(text)
-    if number < FEWEST_ROUNDS:
-        raise argparse.ArgumentTypeError(f"{text}: at least {FEWEST_ROUNDS} rounds are needed")
-    if number > MOST_ROUNDS:
-        raise argparse.ArgumentTypeError(f"{text}: at most {MOST_ROUNDS} rounds can be kept")
-    return number
+    text = "how often everything takes its turn; more are steadier"
+    add_count(parser, "--rounds", default, text, type=between(FEWEST_ROUNDS, MOST_ROUNDS, "rounds"))
 
 
 def network_options(spec: str, args: argparse.Namespace) -> argparse.Namespace:

@@ -2,12 +2,11 @@
 
 import argparse
 import sys
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 import hwbmpq
+from hwbmpq.cli.progress import status
 from hwbmpq.errors import ModelLoadError, TraceError
 from hwbmpq.values import DEFAULT_TIE, TIE_POLICIES
 
@@ -67,7 +66,7 @@ def describe_model(
     """
     needs_values = needs_values or args.pretrained or args.weights or args.model.startswith("file:")
     # Zoos and factories print; stdout is for the result.
-    with _status(f"reading {args.model}"), redirect_stdout(sys.stderr):
+    with status(f"reading {args.model}"), redirect_stdout(sys.stderr):
         if not needs_values:
             try:
                 return _describe(args, "meta")
@@ -79,9 +78,3 @@ def describe_model(
 def _describe(args: argparse.Namespace, device: str) -> "tuple[LoadedModel, LayerGraph]":
     model = load_from(args, device)
     return model, hwbmpq.describe(model.network, model.example_input(), tie=args.tie)
-
-
-def _status(text: str) -> AbstractContextManager[object]:
-    """A spinner on stderr while a person is watching."""
-    console = Console(stderr=True)
-    return console.status(text) if console.is_terminal else nullcontext()

@@ -1,28 +1,29 @@
-"""Commands that work on a finished run: which one, which state of it, on which images."""
+"""Runs: the network and the images of one that starts, and the state of one that has ended."""
 
 import argparse
+import sys
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.markup import escape
-
 import hwbmpq
-from hwbmpq.cli.options.run_building import build
+from hwbmpq.cli.options.names import add_data_options
+from hwbmpq.cli.options.parser import add_output_options
+from hwbmpq.cli.progress import progress
+from hwbmpq.errors import ModelLoadError
 
 if TYPE_CHECKING:
-    from hwbmpq.data import ImageData
+    from hwbmpq.data import ImageData, OpenData
+    from hwbmpq.models import LoadedModel
     from hwbmpq.training import RunDirectory, RunSettings
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="RUN", help="the folder that hwbmpq compress wrote")
-    parser.add_argument("--data", metavar="SPEC", help="other images (their test part); default: the run's")
-    parser.add_argument("--data-root", metavar="DIR", help="where data sets are (default: as in the run)")
-    parser.add_argument("--download", action="store_true", help="fetch the data set if it is not there")
+    add_data_options(parser, "other images (their test part); default: the run's", root="as in the run")
     parser.add_argument("--test-images", type=int, metavar="N", help="a random N of the images")
     parser.add_argument("--best", action="store_true", help="the best epoch's network instead of the last's")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_output_options(parser)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +38,9 @@ class OpenedRun:
     epoch: int
     remarks: tuple[str, ...]
 
-    def print_remarks(self, console: Console) -> None:
-        for remark in self.remarks:
-            console.print(f"[yellow]![/] {escape(remark)}")
-
 
 def open_run(args: argparse.Namespace) -> OpenedRun:
+    """The run that the options name, with its network restored from the checkpoint."""
     folder = hwbmpq.training.RunDirectory(args.folder).open()
     asked = {name: getattr(args, name, None) for name in ("data", "data_root", "test_images", "device")}
     settings = folder.load_settings().model_copy(
@@ -52,7 +50,7 @@ def open_run(args: argparse.Namespace) -> OpenedRun:
     state, problem = folder.load_checkpoint(best=args.best)
     model, data = build(settings, download=args.download)
     network = hwbmpq.pipeline.restore(model.network, data, settings, state)
-    epoch = _epoch(state)
+    epoch = int(state.get("progress", state)["epoch"])  # best.pt has it at its top
     remarks = list(data.remarks)
     if problem:
         remarks.append(f"{problem}: the state before is used")
@@ -63,6 +61,46 @@ def open_run(args: argparse.Namespace) -> OpenedRun:
     )
 
 
-def _epoch(state: dict[str, Any]) -> int:
-    """How many epochs a checkpoint has seen; best.pt says so at its top."""
-    return int(state.get("progress", state)["epoch"])
+def build(settings: "RunSettings", *, download: bool = False) -> "tuple[LoadedModel, ImageData]":
+    """The network with as many outputs as the data has classes, and the images in its size."""
+    # Zoos and factories print; stdout is for the result.
+    with redirect_stdout(sys.stderr):
+        opened = hwbmpq.data.open_data(settings.data, root=settings.data_root, download=download)
+        model = load_network(settings, opened)
+    with progress(f"reading {settings.data}") as advance:
+        data = opened.sized(
+            model.input_size,
+            train_limit=settings.train_images,
+            test_limit=settings.test_images,
+            seed=settings.seed,
+            on_image=advance,
+        )
+    return model, data
+
+
+def load_network(settings: "RunSettings", data: "OpenData") -> "LoadedModel":
+    """The network of a run that starts, made for its data unless the settings say otherwise."""
+    is_file = settings.model.startswith("file:")
+    size = None if settings.input is None else hwbmpq.models.parse_input_size(settings.input)
+    if size is None and not is_file:
+        size = data.default_input_size
+    classes = settings.num_classes or data.classes
+    if not is_file:
+        return _load(settings, size, classes)
+    try:  # a factory may or may not take a class count
+        return _load(settings, size or data.default_input_size, classes)
+    except ModelLoadError as error:
+        if "num_classes" not in str(error) and "--num-classes" not in error.hint:
+            raise
+    return _load(settings, size, None)
+
+
+def _load(settings: "RunSettings", size: tuple[int, ...] | None, num_classes: int | None) -> "LoadedModel":
+    return hwbmpq.models.load_model(
+        settings.model,
+        num_classes=num_classes,
+        input_size=size,
+        pretrained=settings.pretrained,
+        weights=settings.weights,
+        seed=settings.seed,
+    )

@@ -6,18 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import hwbmpq
 from hwbmpq.cli.options.model import add_model_options
-from hwbmpq.cli.options.plan import OBJECTIVES, add_allocation_options, add_budget_option, read_budgets
-from hwbmpq.cli.options.target import TARGET_HELP
+from hwbmpq.cli.options.names import add_data_options, add_name_option
+from hwbmpq.cli.options.numbers import several
+from hwbmpq.cli.options.target import TARGET_HELP, add_allocation_options, add_budget_option, read_budgets
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.registry import METHODS, OBJECTIVES, SENSITIVITIES
 
 if TYPE_CHECKING:
     from hwbmpq.training.settings import RunSettings
 
-METHODS = ("bmpq", "fp32", "hpq", "ad", "hawq", "random", "greedy", "reversed")
 _MAY_CHANGE = {"baseline", "device", "data_root", "checkpoint_minutes"}
 """Settings that a resumed run may get anew: they change nothing in the result."""
-
-
 _FOLLOW_EPOCHS = ("warmup_epochs", "interval_epochs", "decide_after")
 _FOLLOW_DATA = ("input", "num_classes")
 
@@ -41,23 +40,16 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_method(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--method",
-        choices=METHODS,
-        help="bmpq: bit gradients and an integer program, again after every interval; fp32: no quantization; hpq: one "
-        "width for all (--bits k); ad: activation density, no budget; hawq: Hessian traces; random, greedy (smallest "
-        "first), reversed (least sensitive first): controls that fill the budget (default: bmpq)",
+    text = (
+        "how widths are decided: %(choices)s. bmpq: bit gradients and an integer program, again after every interval; fp32: no "
+        "quantization; hpq: one width for all (--bits k); ad: activation density, no budget; hawq: Hessian traces; random, "
+        "greedy (smallest first), reversed (least sensitive first): baselines that fill the budget (default: bmpq)"
     )
-    group.add_argument(
-        "--objective",
-        choices=OBJECTIVES,
-        help="what the integer program maximises (default: linear, the paper's; error without training)",
-    )
-    group.add_argument(
-        "--sensitivity",
-        metavar="METHOD",
-        help="what --epochs 0 allocates by: enbg, divergence, weight-error or hessian-trace (default: enbg; training always learns enbg)",
-    )
+    add_name_option(group, "--method", METHODS, text)
+    text = "what the integer program maximises: %(choices)s (default: linear, the paper's; error without training)"
+    add_name_option(group, "--objective", OBJECTIVES, text)
+    text = "what --epochs 0 allocates by: %(choices)s (default: enbg; training always learns enbg)"
+    add_name_option(group, "--sensitivity", SENSITIVITIES, text)
     group.add_argument(
         "--per-channel",
         action=argparse.BooleanOptionalAction,
@@ -67,14 +59,11 @@ def _add_method(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_data(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--data",
-        metavar="SPEC",
-        help="digits (embedded), cifar10, cifar100, tinyimagenet, fashion-mnist, folder:PATH (train/ and val/ or test/ "
-        "with a folder per class), npz:PATH (x_train, y_train, x_test, y_test), fake (default: digits)",
+    text = (
+        "images with labels, such as folder:PATH (train/ and val/ or test/ with a folder per class), npz:PATH (x_train, y_train, "
+        "x_test, y_test) or the embedded digits (default: digits)"
     )
-    group.add_argument("--data-root", metavar="DIR", help="where data sets are (default: data)")
-    group.add_argument("--download", action="store_true", help="fetch the data set if it is not there")
+    add_data_options(group, text)
     group.add_argument("--train-images", type=int, metavar="N", help="train on a random N of the images")
     group.add_argument("--test-images", type=int, metavar="N", help="evaluate on a random N of the images")
     group.add_argument(
@@ -103,7 +92,10 @@ def _add_schedule(group: argparse._ArgumentGroup) -> None:
         "--interval-epochs", type=int, metavar="N", help="epochs between decisions (default: a tenth of all)"
     )
     group.add_argument(
-        "--decide-after", type=_numbers, metavar="20,40,100", help="decide after these epochs instead"
+        "--decide-after",
+        type=several(int, "epochs like 20,40,100"),
+        metavar="20,40,100",
+        help="decide after these epochs instead",
     )
     group.add_argument(
         "--max-steps",
@@ -124,7 +116,7 @@ def _add_optimization(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--lr-decay-at",
-        type=_shares,
+        type=several(float, "shares like 0.4,0.7"),
         metavar="0.4,0.7",
         help="where step decays, as shares of the run (default: 0.4,0.7)",
     )
@@ -160,20 +152,6 @@ def _forget_defaults(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: write epochs like 20,40,100") from None
-
-
-def _shares(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: write shares like 0.4,0.7") from None
-
-
 def given_settings(args: argparse.Namespace) -> dict[str, Any]:
     """The settings that were given as flags."""
     # The files of torch-free commands stay importable without pydantic's model of the settings.
@@ -190,12 +168,8 @@ def settings_from(args: argparse.Namespace) -> "RunSettings":
     said = {} if args.recipe is None else dict(training.get_paper_recipe(args.recipe).settings)
     said |= {} if args.config is None else training.read_settings(Path(args.config))
     given = given_settings(args)
-    if given.keys() & {
-        "epochs",
-        "data",
-        "decide_after",
-        "max_steps",
-    }:  # the file's warm-up belongs to other epochs
+    if given.keys() & {"epochs", "data", "decide_after", "max_steps"}:
+        # the file's warm-up belongs to other epochs
         said = {name: value for name, value in said.items() if name not in _FOLLOW_EPOCHS}
     if given.keys() & {"model", "data"}:
         said = {name: value for name, value in said.items() if name not in _FOLLOW_DATA}

@@ -3,9 +3,9 @@
 Names resolve on first use (PEP 562): ``costs.table`` alone needs neither profiles nor YAML.
 """
 
-from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
-from typing import Any as _Any
+
+from hwbmpq.deprecated.lazy import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
     from hwbmpq.costs.budgets import Budget as Budget
@@ -30,39 +30,4 @@ if _TYPE_CHECKING:
     from hwbmpq.costs.table import CostTable as CostTable
     from hwbmpq.costs.table import FigureUse as FigureUse
 
-_HOME_OF = {
-    "Budget": "budgets",
-    "BudgetError": "budgets",
-    "Candidates": "table",
-    "Capacity": "table",
-    "CostModel": "model",
-    "CostModelError": "registry",
-    "CostRow": "table",
-    "CostTable": "table",
-    "FigureLog": "figures",
-    "FigureUse": "table",
-    "LayerwiseCost": "model",
-    "NetworkCosts": "network",
-    "Registration": "registry",
-    "check_cost_models": "check",
-    "cost_models": "registry",
-    "get_cost_model": "registry",
-    "parse_budget": "budgets",
-    "refused_plugins": "registry",
-    "register": "registry",
-    "tabulate": "network",
-    "unanswered_costs": "check",
-}
-__all__ = sorted(_HOME_OF)
-
-
-def __getattr__(name: str) -> _Any:
-    if name in _HOME_OF:
-        return getattr(_import_module(f"hwbmpq.costs.{_HOME_OF[name]}"), name)
-    raise AttributeError(
-        f"module 'hwbmpq.costs' has no attribute {name!r}; public names: {', '.join(__all__)}"
-    )
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__, __all__ = _lazy_names(__name__)

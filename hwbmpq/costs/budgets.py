@@ -47,8 +47,8 @@ def parse_budget(cost: str, text: str | float) -> Budget:
     models = cost_models()
     if cost not in models:
         raise UnknownNameError("cost", cost, models, hint="`hwbmpq costs list` shows them all")
-    unit = str(getattr(models[cost].model, "unit", ""))
-    if models[cost].model is None:
+    unit = str(getattr(models[cost].entry, "unit", ""))
+    if models[cost].entry is None:
         raise CostModelError(f"cost model {cost!r} cannot be loaded: {models[cost].error}")
     try:
         budget = _parse(cost, text, unit)

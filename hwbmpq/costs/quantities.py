@@ -21,7 +21,7 @@ def chosen_model(quantity: str, choice: CostChoice) -> CostModel:
     if getattr(model, "is_alias", False):
         raise CostModelError(f"cost model {choice.model!r} passes on to another one: choose that")
     if UNITS[quantity] not in model.unit.split(" or "):
-        fitting = [name for name, entry in cost_models().items() if _fits(entry.model, quantity)]
+        fitting = [name for name, entry in cost_models().items() if _fits(entry.entry, quantity)]
         raise CostModelError(
             f"cost model {choice.model!r} gives {model.unit}, not {UNITS[quantity]}; "
             f"for {quantity} there are {', '.join(fitting)}"

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from hwbmpq.data.dataset import Picked, Size
 from hwbmpq.data.randomness import generator_for
+from hwbmpq.data.registry import register
 from hwbmpq.data.source import DataParts, Request, parts_in_memory
 from hwbmpq.data.split import hold_out
 
@@ -16,6 +17,12 @@ _FAKE_TRAIN = 256
 _FAKE_TEST = 64
 
 
+@register(
+    "digits",
+    "1,797 handwritten digits of 8x8 that come with scikit-learn; nothing to download",
+    augment="crop",
+    input_size=(3, 32, 32),
+)
 def open_digits(request: Request) -> DataParts:
     """Scikit-learn's 1,797 handwritten digits of 8 by 8 pixels, which come with the package; a fifth for testing."""
     # It takes a second to import: only who asks for digits pays.
@@ -27,6 +34,7 @@ def open_digits(request: Request) -> DataParts:
     return parts_in_memory(request, *hold_out(pixels.unsqueeze(3), labels, every=5, name=request.spec))
 
 
+@register("fake", "noise, for trying things out", augment="none")
 def open_fake(request: Request) -> DataParts:
     """Noise: for trying out the machinery, where real images do not matter."""
     classes = request.classes or _FAKE_CLASSES

@@ -8,6 +8,7 @@ import torch
 
 from hwbmpq.data.dataset import StoredPart
 from hwbmpq.data.files import EXTENSIONS, FileImages, image_size
+from hwbmpq.data.registry import register
 from hwbmpq.data.source import DataParts, Request
 from hwbmpq.errors import HwbmpqError
 
@@ -16,6 +17,7 @@ _TINY_FOLDER = "tiny-imagenet-200"
 _TINY_HINT = "unpack http://cs231n.stanford.edu/tiny-imagenet-200.zip and give the folder that holds it: --data-root DIR"
 
 
+@register("folder:PATH", "image files: PATH/train/CLASS/IMAGE and PATH/val/CLASS/IMAGE (or test)")
 def open_folder(request: Request) -> DataParts:
     """``train`` and ``val`` (or ``test``), with a folder for each class, in alphabetical order."""
     root = Path(request.detail)
@@ -33,6 +35,7 @@ def open_folder(request: Request) -> DataParts:
     return _found(train, test, (remark,) if len(tests) > 1 else ())
 
 
+@register("tinyimagenet", "Tiny ImageNet (200 classes), as tiny-imagenet-200 below the data root")
 def open_tinyimagenet(request: Request) -> DataParts:
     """The original layout: train/CLASS/images, val/images with val_annotations.txt, and wnids.txt.
 

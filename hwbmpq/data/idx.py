@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hwbmpq.data.dataset import ArrayImages, StoredPart
+from hwbmpq.data.registry import register
 from hwbmpq.data.source import DataParts, Request, parts_in_memory
 from hwbmpq.data.torchvision_sets import download_set
 from hwbmpq.errors import HwbmpqError
@@ -20,6 +21,7 @@ DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 _BYTES = 0x08  # the type of IDX's values
 
 
+@register("fashion-mnist", "Fashion-MNIST's IDX files below the data root, or Debian's dataset-fashion-mnist")
 def open_fashion_mnist(request: Request) -> DataParts:
     """From torchvision's folder FashionMNIST/raw, from ``root`` itself, or from Debian's package."""
     if request.download:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hwbmpq.data.dataset import ArrayImages, StoredPart
+from hwbmpq.data.registry import register
 from hwbmpq.data.source import DataParts, Request, parts_in_memory
 from hwbmpq.data.split import hold_out
 from hwbmpq.errors import HwbmpqError
@@ -23,6 +24,7 @@ _LAYOUT_HINT = (
 )
 
 
+@register("npz:PATH", "arrays x_train, y_train, x_test, y_test in a file of numpy's, as Keras has them")
 def open_npz(request: Request) -> DataParts:
     """Both parts; if there is only one, it is for training, but for one image in ten."""
     parts = _read_parts(request.detail, wanted=len(_PARTS) if request.needs_test else 1)

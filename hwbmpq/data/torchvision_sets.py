@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from hwbmpq.data.dataset import ArrayImages, StoredPart
+from hwbmpq.data.registry import register
 from hwbmpq.data.source import DataParts, Request, parts_in_memory
 from hwbmpq.data.torchvision_import import import_torchvision
 from hwbmpq.errors import HwbmpqError
@@ -14,6 +15,8 @@ from hwbmpq.errors import HwbmpqError
 _CIFAR = {"cifar10": "CIFAR10", "cifar100": "CIFAR100"}
 
 
+@register("cifar10", "CIFAR-10, as cifar-10-batches-py below the data root")
+@register("cifar100", "CIFAR-100, as cifar-100-python below the data root")
 def open_cifar(request: Request) -> DataParts:
     """The original Python batches.
 

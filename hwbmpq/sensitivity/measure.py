@@ -6,8 +6,9 @@ import torch
 from torch import nn
 
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.registry import SENSITIVITIES
 from hwbmpq.sensitivity.measurement import Batch, SensitivityInputs
-from hwbmpq.sensitivity.registry import get_method, methods
+from hwbmpq.sensitivity.registry import SensitivityMethod, methods
 from hwbmpq.values import Layer, Precision, Sensitivity
 
 
@@ -30,11 +31,11 @@ def measure_sensitivity(
     candidates. ``widths`` are the weight widths each layer may take. ``on_batch`` is called after each
     batch with the number done. ``seed`` is for methods that draw random numbers.
     """
-    chosen = get_method(method)
+    chosen: SensitivityMethod = SENSITIVITIES.get(method)
     if batches is None and chosen.needs_data:
         free = ", ".join(name for name, other in methods().items() if not other.needs_data)
         raise HwbmpqError(
-            f"the sensitivity method {method!r} needs labelled images, and none are given",
+            f"the sensitivity {method!r} needs labelled images, and none are given",
             hint=f"give some, or use a method that needs none: {free}",
         )
     measurement = SensitivityInputs(

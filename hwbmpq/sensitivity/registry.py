@@ -1,18 +1,16 @@
-"""The methods that measure sensitivity, by name. Importing this file imports no torch."""
+"""The methods that measure sensitivity, by name. Importing this file does not import torch."""
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias
 
-from hwbmpq.errors import HwbmpqError, UnknownNameError
+from hwbmpq.registry import SENSITIVITIES
 from hwbmpq.values import Sensitivity
 
 if TYPE_CHECKING:
     from hwbmpq.sensitivity.measurement import SensitivityInputs
 
-OUR_METHODS = ("activation_density", "divergence", "enbg", "hessian_trace", "uniform", "weight_error")
+OUR_METHODS = tuple(sorted(SENSITIVITIES.ours))
 """The methods that come with hwbmpq, each in the file of its name."""
 
 Measure: TypeAlias = "Callable[[SensitivityInputs], Sensitivity]"
@@ -24,40 +22,26 @@ class SensitivityMethod:
 
     name: str
     needs_data: bool
+    """Whether it looks at labelled images."""
+    needs_weights: bool = True
+    """Whether it looks at the values of the weights."""
     measure: Measure
 
 
-_METHODS: dict[str, SensitivityMethod] = {}
-
-
-def register(name: str, *, needs_data: bool) -> Callable[[Measure], Measure]:
+def register(name: str, *, needs_data: bool, needs_weights: bool = True) -> Callable[[Measure], Measure]:
     """Function decorator: make a method known as ``name``."""
 
     def add(measure: Measure) -> Measure:
-        if name in _METHODS:
-            owner = _METHODS[name].measure.__module__
-            raise HwbmpqError(f"sensitivity method {name!r} is already registered by {owner}")
-        _METHODS[name] = SensitivityMethod(name=name, needs_data=needs_data, measure=measure)
+        SENSITIVITIES.add(
+            name,
+            SensitivityMethod(name=name, needs_data=needs_data, needs_weights=needs_weights, measure=measure),
+        )
         return measure
 
     return add
 
 
 def methods() -> Mapping[str, SensitivityMethod]:
-    """Every method that is known, by name."""
-    _load_ours()
-    return dict(sorted(_METHODS.items()))
-
-
-def get_method(name: str) -> SensitivityMethod:
-    """The method of that name, or an error that says what is known."""
-    known = methods()
-    if name not in known:
-        raise UnknownNameError("sensitivity method", name, known, hint=f"use one of {', '.join(known)}")
-    return known[name]
-
-
-@functools.cache
-def _load_ours() -> None:
-    for name in OUR_METHODS:
-        import_module(f"hwbmpq.sensitivity.{name}")
+    """Every method that can be used, by name."""
+    found = sorted(SENSITIVITIES.registrations().items())
+    return {name: known.entry for name, known in found if known.entry is not None}

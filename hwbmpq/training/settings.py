@@ -16,9 +16,17 @@ from pydantic import (
 )
 
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.registry import DATA_SOURCES, METHODS, OBJECTIVES, SENSITIVITIES, SOLVERS
 from hwbmpq.search.config import AllocationConfig, setting_problems
 from hwbmpq.training.paper_recipes import get_paper_recipe
 from hwbmpq.training.recipes import recipe_for
+
+_CHOSEN_BY_NAME = {
+    "method": METHODS,
+    "objective": OBJECTIVES,
+    "solver": SOLVERS,
+    "sensitivity": SENSITIVITIES,
+}
 
 
 class RunSettings(AllocationConfig):
@@ -82,10 +90,19 @@ class RunSettings(AllocationConfig):
             raise ValueError("give a value, not yes or no")
         return value
 
-    @field_validator("sensitivity")
+    @field_validator(*_CHOSEN_BY_NAME)
     @classmethod
-    def _as_registered(cls, name: str) -> str:
-        return name.replace("-", "_")  # as plan has them
+    def _registered(cls, name: str, info: ValidationInfo) -> str:
+        """As the registry has it; its error is one of ours, and passes through pydantic as it is."""
+        if (info.field_name, name) == ("solver", "auto"):
+            return name
+        return _CHOSEN_BY_NAME[str(info.field_name)].resolve(name)
+
+    @field_validator("data")
+    @classmethod
+    def _registered_source(cls, spec: str) -> str:
+        kind, colon, detail = spec.partition(":")
+        return f"{DATA_SOURCES.resolve(kind)}{colon}{detail}"
 
     @field_validator("lr_decay_at")
     @classmethod
@@ -152,7 +169,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise HwbmpqError(f"{path}: cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise HwbmpqError(f"{path}: is no valid YAML: {error}") from error
+        raise HwbmpqError(f"{path}: is not valid YAML: {error}") from error
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
         raise HwbmpqError(f"{path}: holds no settings", hint="write lines like `epochs: 30`")
     return content

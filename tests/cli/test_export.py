@@ -37,7 +37,10 @@ def run(
     monkeypatch.setenv("COLUMNS", "80")
 
     def typed(*words: str) -> tuple[int, str, str]:
-        code = main(list(words))
+        try:
+            code = main(list(words))
+        except SystemExit as error:  # argparse's
+            code = int(error.code or 0)
         printed = capsys.readouterr()
         return code, printed.out, printed.err
 
@@ -158,7 +161,7 @@ def test_export_of_the_best_epoch_and_other_images(run: Run) -> None:
         (["export", "run", "-o", "run/config.yaml/x.onnx"], "is no folder", ""),
         (["benchmark", "run", "--threads", "9999"], "--threads 9999", ""),
         (["export", "nothing"], "nothing does not exist", "hwbmpq compress"),
-        (["export", "run", "--compare", "0"], "--compare 0", ""),
+        (["export", "run", "--compare", "0"], "--compare: '0': give a whole number above zero", ""),
         (
             ["export", "run", "--format", "packed", "--runtime-compat", "int8"],
             "about ONNX files",

@@ -75,7 +75,7 @@ def test_frontier_agrees_with_plan(frontier: Callable[..., str], capsys: pytest.
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--plot", "frontier.gif"), "has to end in .png, .svg, .pdf"),
+        (("--plot", "frontier.gif"), "has to end with .png, .svg, .pdf"),
         (("--plot", "nowhere/frontier.svg"), "no folder nowhere"),
         (("--samples", "1"), "at least 2"),
         (("--cost", "beauty"), "no cost named 'beauty'"),

@@ -121,10 +121,10 @@ def test_show_json_has_the_whole_table(run: Run) -> None:
             "does not run conv2d with 4-bit weights",
         ),
         (["compare", "mpic", "nobody", "--model", "hwbmpq:resnet8"], "no hardware profile named 'nobody'"),
-        (["new", "../x"], "is no name for a profile"),
-        (["new", "a b"], "is no name for a profile"),
+        (["new", "../x"], "is not a name for a profile"),
+        (["new", "a b"], "is not a name for a profile"),
         (["new", "x", "-o", "/dev/null/at/all"], "cannot write /dev/null/at/all/x.yaml"),
-        (["new", ".hidden"], "is no name for a profile"),
+        (["new", ".hidden"], "is not a name for a profile"),
         (["new", "x", "--from", "jetson_nano@5w"], "a profile extends another one, not its mode '5w'"),
         (["show", "jetson_nano@"], "no hardware profile named 'jetson_nano'"),
         (["show", "JETSON_NANO"], "did you mean jetson_nano"),
@@ -233,7 +233,7 @@ def test_an_ascii_terminal_gets_question_marks() -> None:
 
 def test_a_missing_profile_folder_is_remarked_upon(capsys: Captured) -> None:
     assert main(["targets", "list"]) == 0
-    assert "mine, which is no folder" in " ".join(capsys.readouterr().err.split())
+    assert "mine, which is not a folder" in " ".join(capsys.readouterr().err.split())
 
 
 def test_check_json_exits_with_2_as_well(capsys: Captured, tmp_path: Path) -> None:

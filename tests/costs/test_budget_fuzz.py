@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hwbmpq.cli.options.plan import read_budgets
+from hwbmpq.cli.options.target import read_budgets
 from hwbmpq.costs import BudgetError, cost_models, parse_budget
 from hwbmpq.errors import HwbmpqError
 
-COSTS = sorted(name for name, entry in cost_models().items() if entry.model is not None)
+COSTS = sorted(name for name, entry in cost_models().items() if entry.entry is not None)
 WORDS = "0 1 12 350 -3 +7 1e400 1e-400 . , _ e % x × X KiB KB kB MB Mbit ms us s uJ mJ BOP GBOP bit B µ nan inf ٣ ²"
 PIECES = st.sampled_from([*WORDS.split(), " ", "\n", "\t", "\0", "=", "9" * 400])
 TEXTS = st.lists(PIECES, max_size=6).map("".join) | st.text(max_size=80) | st.text(min_size=500, max_size=600)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from hwbmpq.costs import CostModel, CostModelError, CostTable, cost_models, get_cost_model, register, registry
+from hwbmpq.costs import CostModel, CostModelError, CostTable, cost_models, get_cost_model, register
 from hwbmpq.errors import UnknownNameError
 from hwbmpq.hardware import load_profile
+from hwbmpq.registry import COST_MODELS
 from hwbmpq.testing import conv_layer
 from hwbmpq.values import Precision
 
-PLUGIN = Path(__file__).parents[1] / "plugin"
 PROMISED = (
     "memory weight_memory activation_memory layer_working_set flash ram bops mac_energy energy_per_op power_time "
     "latency energy roofline throughput_table lookup_table ne16 gap8 bit_serial bit_fusion"
@@ -24,17 +24,17 @@ PROMISED = (
 
 @pytest.fixture
 def _forget_afterwards() -> Iterator[None]:
-    before = dict(registry._MODELS)
+    before = dict(COST_MODELS._known)
     yield
-    registry._MODELS.clear()
-    registry._MODELS.update(before)
+    COST_MODELS._known.clear()
+    COST_MODELS._known.update(before)
 
 
 def test_the_promised_models_are_there_and_explain_themselves() -> None:
     models = cost_models()
     assert set(PROMISED) <= set(models)
     for name in PROMISED:
-        model = models[name].model
+        model = models[name].entry
         assert model is not None
         assert isinstance(model(), CostModel)
         assert model.__doc__
@@ -74,7 +74,7 @@ def test_a_registered_model_can_be_used_by_name_and_by_a_profile(tmp_path: Path)
 @pytest.mark.usefixtures("_forget_afterwards")
 def test_a_name_is_registered_once() -> None:
     with pytest.raises(CostModelError, match="'bops' is already registered by hwbmpq"):
-        register("bops")(cost_models()["ne16"].model)  # type: ignore[type-var]
+        register("bops")(cost_models()["ne16"].entry)  # type: ignore[type-var]
 
 
 def test_a_model_must_tabulate() -> None:
@@ -94,27 +94,14 @@ def test_unknown_names_and_options_say_what_is_known() -> None:
         get_cost_model("mac_energy", mac="magic")
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The plug-in of tests/plugin, installed with pip into a folder of its own."""
-    target = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check"]
-    source = tmp_path_factory.mktemp("plugin")
-    for path in PLUGIN.iterdir():
-        if path.is_file():
-            (source / path.name).write_text(path.read_text())
-    subprocess.run([*command, "--target", str(target), str(source)], check=True)
-    return target
-
-
-def hwbmpq(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(site)}
+def hwbmpq(plugin_site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(plugin_site)}
     command = [sys.executable, "-m", "hwbmpq", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
-def test_an_installed_plug_in_shows_up_in_costs_list(site: Path) -> None:
-    result = hwbmpq(site, "costs", "list", "--json")
+def test_an_installed_plug_in_shows_up_in_costs_list(plugin_site: Path) -> None:
+    result = hwbmpq(plugin_site, "costs", "list", "--json")
     assert result.returncode == 0, result.stderr
     found = {entry["name"]: entry for entry in json.loads(result.stdout)}
     assert found["flash_wear"]["provider"] == "hwbmpq-wear 1.2.3"
@@ -122,23 +109,36 @@ def test_an_installed_plug_in_shows_up_in_costs_list(site: Path) -> None:
     assert found["flash_wear"]["unit"] == "page"
 
 
-def test_a_broken_plug_in_is_listed_and_breaks_nothing_else(site: Path) -> None:
-    listed = {entry["name"]: entry for entry in json.loads(hwbmpq(site, "costs", "list", "--json").stdout)}
+def test_a_broken_plug_in_is_listed_and_breaks_nothing_else(plugin_site: Path) -> None:
+    listed = {
+        entry["name"]: entry for entry in json.loads(hwbmpq(plugin_site, "costs", "list", "--json").stdout)
+    }
     assert "DoesNotExist" in listed["broken_plugin"]["error"]
     assert listed["memory"]["provider"] == "hwbmpq"  # a plug-in does not take a name away
     used = hwbmpq(
-        site, "targets", "show", "mpic", "--model", "hwbmpq:resnet8", "--cost", "broken_plugin", "--json"
+        plugin_site,
+        "targets",
+        "show",
+        "mpic",
+        "--model",
+        "hwbmpq:resnet8",
+        "--cost",
+        "broken_plugin",
+        "--json",
     )
     assert "cannot be loaded" in json.loads(used.stdout)["costs"]["missing"]["broken_plugin"]
 
 
-def test_a_taken_name_is_said_to_be_refused(site: Path) -> None:
-    assert "memory of hwbmpq-wear 1.2.3 is not used: the name is ours" in hwbmpq(site, "costs", "list").stdout
+def test_a_taken_name_is_said_to_be_refused(plugin_site: Path) -> None:
+    assert (
+        "memory of hwbmpq-wear 1.2.3 is not used: the name is ours"
+        in hwbmpq(plugin_site, "costs", "list").stdout
+    )
 
 
-def test_a_model_that_extends_one_of_ours_has_its_own_name(site: Path) -> None:
+def test_a_model_that_extends_one_of_ours_has_its_own_name(plugin_site: Path) -> None:
     result = hwbmpq(
-        site, "targets", "show", "jetson_nano", "--model", "hwbmpq:resnet8", "--cost", "slow_roofline"
+        plugin_site, "targets", "show", "jetson_nano", "--model", "hwbmpq:resnet8", "--cost", "slow_roofline"
     )
     assert result.returncode == 0, result.stderr
     assert "slow_roofline in us" in result.stdout
@@ -151,18 +151,27 @@ def test_a_model_that_extends_one_of_ours_has_its_own_name(site: Path) -> None:
         ("negative", "gave a cost that is negative or no number"),
     ],
 )
-def test_a_defect_of_a_plug_in_is_named(name: str, message: str, site: Path) -> None:
+def test_a_defect_of_a_plug_in_is_named(name: str, message: str, plugin_site: Path) -> None:
     result = hwbmpq(
-        site, "targets", "show", "mpic", "--model", "hwbmpq:resnet8", "--cost", name, "--cost", "memory"
+        plugin_site,
+        "targets",
+        "show",
+        "mpic",
+        "--model",
+        "hwbmpq:resnet8",
+        "--cost",
+        name,
+        "--cost",
+        "memory",
     )
     assert (result.returncode, "Traceback" in result.stderr) == (0, False)
     assert message in " ".join(result.stdout.split())
     assert "memory in" in result.stdout
 
 
-def test_a_plug_ins_cost_is_tabulated_on_the_command_line(site: Path) -> None:
+def test_a_plug_ins_cost_is_tabulated_on_the_command_line(plugin_site: Path) -> None:
     result = hwbmpq(
-        site, "targets", "show", "mpic", "--model", "hwbmpq:resnet8", "--cost", "flash_wear", "--json"
+        plugin_site, "targets", "show", "mpic", "--model", "hwbmpq:resnet8", "--cost", "flash_wear", "--json"
     )
     assert result.returncode == 0, result.stderr
     totals = json.loads(result.stdout)["costs"]["totals"]["flash_wear"]

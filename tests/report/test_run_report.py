@@ -179,7 +179,7 @@ def test_report_as_a_page(run: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "cannot be written" in said
     facts = (run / "facts.json").read_bytes()
     for name in (run / "facts.json", "-", "/dev/stdout"):
-        assert "ends with .html" in typed(capsys, run, "--html", name, code=2)
+        assert "end with .html" in typed(capsys, run, "--html", name, code=2)
     assert (run / "facts.json").read_bytes() == facts
 
 

@@ -263,7 +263,7 @@ def test_our_methods_are_the_registered_ones() -> None:
 
 def test_a_name_cannot_be_taken_twice() -> None:
     methods()
-    with pytest.raises(HwbmpqError, match=r"'enbg' is already registered by hwbmpq.sensitivity.enbg"):
+    with pytest.raises(HwbmpqError, match=r"'enbg' is already registered by hwbmpq"):
         register("enbg", needs_data=False)(lambda measurement: Sensitivity(method="enbg", scores={}))
 
 

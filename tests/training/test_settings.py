@@ -158,9 +158,9 @@ def test_numbers_as_people_write_them_in_yaml(text: str, tmp_path: Path) -> None
         (b"", "holds no settings"),
         (b"- a\n- b\n", "holds no settings"),
         (b"3: 4\n", "holds no settings"),
-        (b"epochs: [3\n", "is no valid YAML"),
-        (b"\xff\xfe\x00", "is no valid YAML"),
-        (b"!!python/object:os.system {}\n", "is no valid YAML"),
+        (b"epochs: [3\n", "is not valid YAML"),
+        (b"\xff\xfe\x00", "is not valid YAML"),
+        (b"!!python/object:os.system {}\n", "is not valid YAML"),
     ],
 )
 def test_files_that_hold_no_settings(content: bytes, message: str, tmp_path: Path) -> None:
