@@ -73,7 +73,8 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(USER_ERROR)
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
+    """The parser of all commands; if one of them is ``chosen``, the others get their one line of help only."""
     parser = _Parser(
         prog="hwbmpq",
         description=_DESCRIPTION,
@@ -85,9 +86,9 @@ def build_parser() -> argparse.ArgumentParser:
     for command in _COMMANDS:
         name = command.__name__.rpartition(".")[2]
         run = getattr(command, "run", None)  # a command with actions has none of its own
-        command.add_options(
-            add_command(commands, name, run, command.HELP, command.DESCRIPTION, command.EPILOG)
-        )
+        added = add_command(commands, name, run, command.HELP, command.DESCRIPTION, command.EPILOG)
+        if chosen in (None, name):
+            command.add_options(added)
     return parser
 
 
@@ -96,7 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without × shows ? instead of a traceback
-    args = build_parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    args = build_parser(next((word for word in words if not word.startswith("-")), "")).parse_args(words)
     try:
         args.run(args)
         sys.stdout.flush()
