@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from hwbmpq.data.dataset import Picked, Size
+from hwbmpq.data.dataset import Size
 from hwbmpq.data.images import ImageData, LabelledImages, normalisation
-from hwbmpq.data.pixels import RESIDENT_BYTES, OnImage, Pixels, settle
+from hwbmpq.data.pixels import RESIDENT_BYTES, OnImage, Pixels, Streamed, settle
 from hwbmpq.data.registry import DataSource, parse_data
 from hwbmpq.data.source import DataParts, Request
 from hwbmpq.errors import HwbmpqError
@@ -48,21 +48,25 @@ class OpenData:
         test_limit: int | None = None,
         seed: int = 0,
         resident_bytes: int = RESIDENT_BYTES,
+        workers: int | None = None,
         on_image: OnImage | None = None,
     ) -> ImageData:
         """Both parts for a network that takes ``input_size`` (C, H, W).
 
         Images are resized so that their short side fits, and their centre is cropped. They are kept in memory as
         bytes if that takes up to ``resident_bytes``, each being read once (``on_image`` is told the progress);
-        else they are read while they are used. A limit takes a random subset, always the same for one ``seed``.
+        else they are read while they are used. ``workers`` is how many processes read; by default up to four for
+        files and none for images in memory. A limit takes a random subset, always the same for one ``seed``.
         """
         if self.found.test is None:
             raise HwbmpqError(f"{self.name}: was opened without its test part")
         size = _checked_size(input_size)
         train = self.found.train.pick(_at_least_one(train_limit, "training images"), seed)
         test = self.found.test.pick(_at_least_one(test_limit, "test images"), seed)
-        pixels = settle([train, test], size, name=self.name, limit_bytes=resident_bytes, on_image=on_image)
-        parts = [self._labelled(part, train, p, size) for part, p in zip((train, test), pixels, strict=True)]
+        streamed = [Streamed(picked=part, input_size=size, workers=workers) for part in (train, test)]
+        pixels = settle(streamed, name=self.name, limit_bytes=resident_bytes, on_image=on_image)
+        scale = normalisation(train.images, size)
+        parts = [self._labelled(*part, scale) for part in zip(streamed, pixels, strict=True)]
         return ImageData(
             name=self.name,
             train=parts[0],
@@ -78,19 +82,22 @@ class OpenData:
         """The training part only; see ``sized``."""
         size = _checked_size(input_size)
         train = self.found.train.pick(_at_least_one(count, "images"), seed)
-        (pixels,) = settle([train], size, name=self.name)
-        return self._labelled(train, train, pixels, size)
+        streamed = Streamed(picked=train, input_size=size)
+        (pixels,) = settle([streamed], name=self.name)
+        return self._labelled(streamed, pixels, normalisation(train.images, size))
 
-    def _labelled(self, part: Picked, train: Picked, pixels: Pixels, size: Size) -> LabelledImages:
-        mean, std = normalisation(train.images, size)
+    def _labelled(
+        self, part: Streamed, pixels: Pixels, scale: tuple[tuple[float, ...], tuple[float, ...]]
+    ) -> LabelledImages:
         return LabelledImages(
             name=self.name,
             pixels=pixels,
-            labels=part.labels,
+            labels=part.picked.labels,
             classes=self.classes,
-            input_size=size,
-            mean=mean,
-            std=std,
+            input_size=part.input_size,
+            mean=scale[0],
+            std=scale[1],
+            originals=part,
         )
 
 

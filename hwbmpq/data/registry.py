@@ -7,10 +7,9 @@ from types import MappingProxyType
 from hwbmpq.data.bundled import open_digits, open_fake
 from hwbmpq.data.dataset import Size
 from hwbmpq.data.folder import open_folder, open_tinyimagenet
-from hwbmpq.data.idx import open_fashion_mnist
 from hwbmpq.data.npz import open_npz
 from hwbmpq.data.source import DataParts, Request
-from hwbmpq.data.torchvision_sets import open_cifar
+from hwbmpq.data.torchvision_sets import open_cifar, open_fashion_mnist
 from hwbmpq.errors import UnknownNameError
 
 
