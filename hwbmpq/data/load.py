@@ -16,29 +16,29 @@ DEFAULT_ROOT = Path("data")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OpenData:
-    """A data set that has been found: what a network must know of it, before it is brought into its size."""
+    """A data set that has been found: what a network must know of it, before it is brought to its size."""
 
     name: str
-    form: DataSource
-    found: DataParts
+    source: DataSource
+    parts: DataParts
 
     @property
     def classes(self) -> int:
-        return self.found.classes
+        return self.parts.classes
 
     @property
     def image_size(self) -> Size:
         """(C, H, W) of the images as they are stored; of files, of the first one."""
-        return self.found.image_size
+        return self.parts.image_size
 
     @property
     def default_input_size(self) -> Size | None:
         """What a network should take if nobody says; None if its own size will do."""
-        return self.form.input_size
+        return self.source.input_size
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        return self.found.remarks
+        return self.parts.remarks
 
     def sized(
         self,
@@ -58,21 +58,21 @@ class OpenData:
         else they are read while they are used. ``workers`` is how many processes read; by default up to four for
         files and none for images in memory. A limit takes a random subset, always the same for one ``seed``.
         """
-        if self.found.test is None:
+        if self.parts.test is None:
             raise HwbmpqError(f"{self.name}: was opened without its test part")
         size = _checked_size(input_size)
-        train = self.found.train.pick(_at_least_one(train_limit, "training images"), seed)
-        test = self.found.test.pick(_at_least_one(test_limit, "test images"), seed)
+        train = self.parts.train.pick(_at_least_one(train_limit, "training images"), seed)
+        test = self.parts.test.pick(_at_least_one(test_limit, "test images"), seed)
         streamed = [Streamed(picked=part, input_size=size, workers=workers) for part in (train, test)]
         pixels = settle(streamed, name=self.name, limit_bytes=resident_bytes, on_image=on_image)
         scale = normalisation(train.images, size)
-        parts = [self._labelled(*part, scale) for part in zip(streamed, pixels, strict=True)]
+        train_part, test_part = [self._labelled(*part, scale) for part in zip(streamed, pixels, strict=True)]
         return ImageData(
             name=self.name,
-            train=parts[0],
-            test=parts[1],
+            train=train_part,
+            test=test_part,
             classes=self.classes,
-            augment=self.form.augment,
+            augment=self.source.augment,
             remarks=self.remarks,
         )
 
@@ -81,7 +81,7 @@ class OpenData:
     ) -> LabelledImages:
         """The training part only; see ``sized``."""
         size = _checked_size(input_size)
-        train = self.found.train.pick(_at_least_one(count, "images"), seed)
+        train = self.parts.train.pick(_at_least_one(count, "images"), seed)
         streamed = Streamed(picked=train, input_size=size)
         (pixels,) = settle([streamed], name=self.name)
         return self._labelled(streamed, pixels, normalisation(train.images, size))
@@ -116,7 +116,7 @@ def open_data(
     more labels, and how many ``fake`` draws. Without ``needs_test`` no test part is read, nor held out of a
     file that has none.
     """
-    form, detail = parse_data(spec)
+    source, detail = parse_data(spec)
     request = Request(
         spec=spec,
         detail=detail,
@@ -125,13 +125,13 @@ def open_data(
         needs_test=needs_test,
         classes=_at_least_one(classes, "classes"),
     )
-    found = form.open(request)
-    if classes is not None and found.classes > classes:
+    parts = source.open(request)
+    if classes is not None and parts.classes > classes:
         raise HwbmpqError(
-            f"{spec}: has labels up to {found.classes - 1}, but only {classes} classes are expected",
-            hint=f"give the network {found.classes} classes",
+            f"{spec}: has labels up to {parts.classes - 1}, but only {classes} classes are expected",
+            hint=f"give the network {parts.classes} classes",
         )
-    return OpenData(name=spec, form=form, found=found)
+    return OpenData(name=spec, source=source, parts=parts)
 
 
 def load_data(
