@@ -35,14 +35,15 @@ def atomic_write(path: Path, *, keep_old: Path | None = None) -> Iterator[Binary
             path.replace(keep_old)
         temporary.replace(path)
         _sync_folder(path.parent)
-    except OSError as error:
+    except BaseException as error:
+        with suppress(OSError):  # the disk may have become read-only
+            temporary.unlink()
+        if not isinstance(error, OSError):
+            raise
         raise HwbmpqError(
             f"{asked} cannot be written: {error.strerror or error}; what was there before is untouched",
             hint=disk_hint(error),
         ) from error
-    finally:
-        with suppress(OSError):  # it has been moved, or the disk has become read-only
-            temporary.unlink()
 
 
 def _sync_folder(folder: Path) -> None:
