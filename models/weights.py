@@ -41,18 +41,20 @@ def _read(path: Path) -> object:
             warnings.simplefilter("ignore")  # about formats that are refused a moment later
             return torch.load(path, map_location="cpu", weights_only=True)
     except SafetensorError as error:
-        raise WeightsError(f"{path} is damaged or no safetensors file: {error}", hint=_HOW_TO_SAVE) from error
+        raise WeightsError(
+            f"{path} is damaged or not a safetensors file: {error}", hint=_HOW_TO_SAVE
+        ) from error
     except OSError as error:
         raise WeightsError(f"cannot read {path}: {error}") from error
     except UnpicklingError as error:
         raise WeightsError(
-            f"{path} holds more than tensors, or is no torch checkpoint; it was not unpickled, since that could "
+            f"{path} holds more than tensors, or is not a torch checkpoint; it was not unpickled, since that could "
             "run code from the file",
             hint=_HOW_TO_SAVE,
         ) from error
     except Exception as error:  # torch.load raises zip, EOF, key and runtime errors on damaged files
         raise WeightsError(
-            f"{path} is damaged or no torch checkpoint ({type(error).__name__})", hint=_HOW_TO_SAVE
+            f"{path} is damaged or not a torch checkpoint ({type(error).__name__})", hint=_HOW_TO_SAVE
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Files that are whole, or not there."""
+"""Atomic writing."""
 
 import os
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_devices_and_folders_stay_what_they_are(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     for name in ("pipe", "folder"):
-        with pytest.raises(HwbmpqError, match="it is there, and no file"), atomic_write(tmp_path / name):
+        with pytest.raises(HwbmpqError, match="it exists and is not a file"), atomic_write(tmp_path / name):
             raise AssertionError
     assert names(tmp_path) == ["folder", "pipe"]
 

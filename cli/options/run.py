@@ -73,6 +73,7 @@ def build(settings: "RunSettings", *, download: bool = False) -> "tuple[LoadedMo
             train_limit=settings.train_images,
             test_limit=settings.test_images,
             seed=settings.seed,
+            workers=settings.workers,
             on_image=advance,
         )
     return model, data

@@ -15,7 +15,7 @@ from hwbmpq.registry import METHODS, OBJECTIVES, SENSITIVITIES
 if TYPE_CHECKING:
     from hwbmpq.training.settings import RunSettings
 
-_MAY_CHANGE = {"baseline", "device", "data_root", "checkpoint_minutes"}
+_MAY_CHANGE = {"baseline", "device", "data_root", "checkpoint_minutes", "workers"}
 """Settings that a resumed run may get anew: they change nothing in the result."""
 _FOLLOW_EPOCHS = ("warmup_epochs", "interval_epochs", "decide_after")
 _FOLLOW_DATA = ("input", "num_classes")
@@ -70,7 +70,12 @@ def _add_data(group: argparse._ArgumentGroup) -> None:
         "--calibration-images", type=int, metavar="N", help="images for --epochs 0 (default: 512)"
     )
     group.add_argument(
-        "--augment", choices=("none", "crop", "flip-crop"), help="default: what suits the data"
+        "--augment",
+        choices=("none", "crop", "flip-crop", "random-resized-crop", "rand-augment"),
+        help="the last two are for photographs (default: what suits the data)",
+    )
+    group.add_argument(
+        "--workers", type=int, metavar="N", help="processes that read files (default: up to 4)"
     )
 
 

@@ -12,3 +12,6 @@ from hwbmpq.data.load import load_images as load_images
 from hwbmpq.data.load import open_data as open_data
 from hwbmpq.data.loaders import from_loaders as from_loaders
 from hwbmpq.data.registry import DATA_SOURCES as DATA_SOURCES
+from hwbmpq.deprecated import renamed_attribute
+
+__getattr__ = renamed_attribute(__name__, {"DATA_FORMS": "DATA_SOURCES"})

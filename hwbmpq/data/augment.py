@@ -1,13 +1,25 @@
-"""Random windows and mirror images, as arithmetic on pixel indices."""
+"""What is done to images at random: windows and mirror images as arithmetic on pixel indices, which is fast for small
+images in memory; torchvision's and timm's transforms for photographs."""
 
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from types import MappingProxyType
+from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
+from hwbmpq.data.torchvision_import import import_timm
 from hwbmpq.errors import UnknownNameError
+
+Transform = Callable[[Image.Image], Image.Image]
+_RAND_AUGMENT = "rand-m9-inc1"
+"""As timm trains ImageNet networks, but always at magnitude 9: at 10 its posterize asks for 0 bits, which Pillow refuses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +30,9 @@ class Augmentation:
     description: str
     shifts: bool = False
     flips: bool = False
+    resizes: bool = False
+    """A random part of the image as it is stored, in the network's size; what follows comes after that."""
+    distorts: bool = False
 
 
 AUGMENTATIONS: Mapping[str, Augmentation] = MappingProxyType(
@@ -37,6 +52,19 @@ AUGMENTATIONS: Mapping[str, Augmentation] = MappingProxyType(
                 shifts=True,
                 flips=True,
             ),
+            Augmentation(
+                name="random-resized-crop",
+                description="a random part of the photograph in a random proportion, mirrored every other time",
+                flips=True,
+                resizes=True,
+            ),
+            Augmentation(
+                name="rand-augment",
+                description="as random-resized-crop, then timm's RandAugment: colours, contrast, rotation, …",
+                flips=True,
+                resizes=True,
+                distorts=True,
+            ),
         )
     }
 )
@@ -48,6 +76,33 @@ def get_augmentation(name: str) -> Augmentation:
     return AUGMENTATIONS[name]
 
 
+def photograph_transform(augmentation: Augmentation, height: int, width: int) -> Transform:
+    """torchvision's and timm's transforms; they draw from the common random generators (see ``seeded``)."""
+    import_timm()
+    transforms: Any = import_module("torchvision.transforms.v2")
+    steps = [transforms.RandomResizedCrop((height, width)), transforms.RandomHorizontalFlip()]
+    if augmentation.distorts:
+        auto_augment: Any = import_module("timm.data.auto_augment")
+        steps.append(auto_augment.rand_augment_transform(_RAND_AUGMENT, {}))
+    transform: Transform = transforms.Compose(steps)
+    return transform
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """The common generators of Python, numpy and torch at a seed, and afterwards as they were."""
+    states = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Windows:
     """Which row and which column of its image each pixel of a batch is taken from."""
@@ -57,9 +112,9 @@ class Windows:
     columns: Tensor
     """(B, W), int64."""
 
-    def part(self, start: int, end: int) -> "Windows":
+    def part(self, images: slice) -> "Windows":
         """Those of some of the images."""
-        return Windows(rows=self.rows[start:end], columns=self.columns[start:end])
+        return Windows(rows=self.rows[images], columns=self.columns[images])
 
     def of(self, pixels: Tensor) -> Tensor:
         """The windows of the images (B, H, W, C), in the same shape."""
@@ -80,7 +135,7 @@ def draw_windows(
     As if each image were padded by an eighth of its size (4 pixels of 32) with its reflection, a window
     of its size cut out anywhere, and that mirrored with probability one half.
     """
-    if not (augmentation.shifts or augmentation.flips):
+    if augmentation.resizes or not (augmentation.shifts or augmentation.flips):
         return None
     rows = _shifted(count, height, augmentation.shifts, generator)
     columns = _shifted(count, width, augmentation.shifts, generator)

@@ -1,6 +1,6 @@
 """Batches for training: the same for the same seed, epoch and step, whoever asks and wherever they start."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import islice
 from typing import Any, Protocol
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from hwbmpq.data.augment import Windows, draw_windows, get_augmentation
+from hwbmpq.data.augment import draw_windows, get_augmentation, photograph_transform
 from hwbmpq.data.images import LabelledImages
 from hwbmpq.data.randomness import generator_for
 from hwbmpq.errors import HwbmpqError
@@ -46,7 +46,12 @@ class TrainingBatches:
     ranks: int = 1
 
     def __post_init__(self) -> None:
-        get_augmentation(self.augment)
+        is_photographic = get_augmentation(self.augment).resizes
+        if is_photographic and (self.images.originals is None or self.images.input_size[0] not in (1, 3)):
+            raise HwbmpqError(
+                f"{self.images.name}: {self.augment} is for photographs, grey or in colour",
+                hint="use flip-crop",
+            )
         if self.batch_size < 1:
             raise HwbmpqError(f"a batch cannot have {self.batch_size} images", hint="give at least 1")
         if not 0 <= self.rank < self.ranks:
@@ -73,25 +78,35 @@ class TrainingBatches:
 
     def _steps(self, number: int, steps: range) -> Iterator[tuple[Tensor, Tensor]]:
         order = torch.randperm(len(self.images), generator=generator_for("order", self.seed, number))
-        orders = [self._share(order, step) for step in steps]
-        for step, indices, pixels in zip(steps, orders, self.images.pixels.stream(orders), strict=True):
-            windows = self._windows(number, step)
-            augmented = pixels if windows is None else windows.of(pixels)
-            yield self.images.normalised(augmented), self.images.labels[indices]
+        orders = [order[self._share(step * self.images_per_step)] for step in steps]
+        shown = self._photographs if get_augmentation(self.augment).resizes else self._windows
+        for indices, pixels in zip(orders, shown(number, steps, orders), strict=True):
+            yield self.images.normalised(pixels), self.images.labels[indices]
 
-    def _share(self, order: Tensor, step: int) -> Tensor:
+    def _share(self, start: int = 0) -> slice:
+        """This rank's part of a batch that begins at ``start``."""
         share = self.images_per_step // self.ranks
-        start = step * self.images_per_step + self.rank * share
-        return order[start : start + share]
+        return slice(start + self.rank * share, start + (self.rank + 1) * share)
 
-    def _windows(self, number: int, step: int) -> Windows | None:
-        # Drawn for the whole batch and then shared, so that it does not matter how many ranks there are.
+    def _windows(self, number: int, steps: range, orders: Sequence[Tensor]) -> Iterator[Tensor]:
         _, height, width = self.images.input_size
-        generator = generator_for("augment", self.seed, number, step)
-        augmentation = get_augmentation(self.augment)
-        windows = draw_windows(augmentation, self.images_per_step, height, width, generator)
-        share = self.images_per_step // self.ranks
-        return windows and windows.part(self.rank * share, (self.rank + 1) * share)
+        for step, pixels in zip(steps, self.images.pixels.stream(orders), strict=True):
+            # Drawn for the whole batch and then shared, so that it does not matter how many ranks there are.
+            generator = generator_for("augment", self.seed, number, step)
+            windows = draw_windows(
+                get_augmentation(self.augment), self.images_per_step, height, width, generator
+            )
+            yield pixels if windows is None else windows.part(self._share()).of(pixels)
+
+    def _photographs(self, number: int, steps: range, orders: Sequence[Tensor]) -> Iterator[Tensor]:
+        assert self.images.originals is not None
+        transform = photograph_transform(get_augmentation(self.augment), *self.images.input_size[1:])
+        places = range(self.images_per_step)[self._share()]
+        seeds = [
+            [generator_for("augment", self.seed, number, step, place).initial_seed() for place in places]
+            for step in steps
+        ]
+        return self.images.originals.augmented(zip(orders, seeds, strict=True), transform)
 
 
 @dataclass(frozen=True)
@@ -108,7 +123,7 @@ class LoaderBatches:
     def __post_init__(self) -> None:
         if not hasattr(self.loader, "__len__"):
             raise HwbmpqError(
-                f"a {type(self.loader).__name__} has no length, so that nobody knows when an epoch ends",
+                f"a {type(self.loader).__name__} has no length: the end of an epoch is unknown",
                 hint="give a DataLoader over a data set with a length",
             )
 
@@ -127,6 +142,6 @@ def _pair(batch: Any) -> tuple[Tensor, Tensor]:
         case (Tensor() as images, Tensor() as labels):
             return images, labels
     raise HwbmpqError(
-        f"the loader yields a {type(batch).__name__} that is no pair of images and labels",
+        f"the loader yields a {type(batch).__name__} that is not a pair of images and labels",
         hint="let it yield (images, labels), both tensors",
     )

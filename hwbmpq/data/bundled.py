@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 import torch
+from PIL import Image
 from torch import Tensor
 
-from hwbmpq.data.dataset import Picked, Size
+from hwbmpq.data.dataset import Picked, Size, to_image
 from hwbmpq.data.randomness import generator_for
 from hwbmpq.data.registry import register
 from hwbmpq.data.source import DataParts, Request, parts_in_memory
@@ -36,7 +37,7 @@ def open_digits(request: Request) -> DataParts:
 
 @register("fake", "noise, for trying things out", augment="none")
 def open_fake(request: Request) -> DataParts:
-    """Noise: for trying out the machinery, where real images do not matter."""
+    """Noise: for trying things out where real images do not matter."""
     classes = request.classes or _FAKE_CLASSES
     test = FakePart(name="test", classes=classes, count=_FAKE_TEST)
     return DataParts(
@@ -87,3 +88,6 @@ class FakeImages:
         for image, index in zip(pixels, indices.tolist(), strict=True):
             image.random_(0, 256, generator=generator_for(self.part, self.seed, index))
         return pixels
+
+    def whole(self, index: int, input_size: Size) -> Image.Image:
+        return to_image(self.read(torch.tensor([index]), (3, *input_size[1:]))[0])

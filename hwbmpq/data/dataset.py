@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -28,6 +29,9 @@ class StoredImages(Protocol):
 
         C is 1 for grey images, whatever the network takes: they are repeated when they are normalised.
         """
+
+    def whole(self, index: int, input_size: Size) -> Image.Image:
+        """One image as it is stored, in colour. Only images of any size look at ``input_size``."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,6 +64,9 @@ class ArrayImages:
     def read(self, indices: Tensor, input_size: Size) -> Tensor:
         # index_select copies whole images; indexing with brackets takes ten times as long.
         return fitted(self.pixels.index_select(0, indices), input_size)
+
+    def whole(self, index: int, input_size: Size) -> Image.Image:
+        return to_image(self.pixels[index])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -107,6 +114,11 @@ def fitted(pixels: Tensor, input_size: Size) -> Tensor:
         )
         pixels = resized.permute(0, 2, 3, 1).contiguous()
     return to_grey(pixels) if channels == 1 else pixels
+
+
+def to_image(pixels: Tensor) -> Image.Image:
+    """An image (H, W, C) of one or three channels in colour."""
+    return Image.fromarray(pixels.expand(-1, -1, 3).numpy())
 
 
 def to_grey(pixels: Tensor) -> Tensor:

@@ -1,20 +1,96 @@
 """Data sets that are folders of image files: one folder per class, or as Tiny ImageNet has them."""
 
-import os
-from collections.abc import Iterable, Mapping
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
+from torch import Tensor
 
-from hwbmpq.data.dataset import StoredPart
-from hwbmpq.data.files import EXTENSIONS, FileImages, image_size
+from hwbmpq.data.dataset import Size, StoredPart, centred_window, to_grey
 from hwbmpq.data.registry import register
 from hwbmpq.data.source import DataParts, Request
+from hwbmpq.data.torchvision_import import import_torchvision
 from hwbmpq.errors import HwbmpqError
 
+Samples = list[tuple[str, int]]
+"""Paths and labels."""
 _LAYOUT_HINT = "make it train/CLASS/IMAGE and val/CLASS/IMAGE (or test/)"
 _TINY_FOLDER = "tiny-imagenet-200"
 _TINY_HINT = "unpack http://cs231n.stanford.edu/tiny-imagenet-200.zip and give the folder that holds it: --data-root DIR"
+_SPARE_RESOLUTION = 2
+_UNREADABLE = (
+    OSError,
+    SyntaxError,  # what Pillow calls a broken PNG
+    ValueError,
+    EOFError,
+    struct.error,
+    Image.DecompressionBombError,
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FileImages:
+    """Image files of any size, read as RGB.
+
+    Each is resized so that its short side fits, and its centre is cropped. Orientation tags of cameras are
+    not followed, as torchvision's ``ImageFolder`` does not.
+    """
+
+    paths: Sequence[str | Path]
+
+    @property
+    def channels(self) -> int:
+        return 3
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def in_memory(self, input_size: Size) -> None:
+        return None
+
+    def read(self, indices: Tensor, input_size: Size) -> Tensor:
+        channels, height, width = input_size
+        decoded = [np.asarray(decode(self.paths[index], height, width)) for index in indices.tolist()]
+        pixels = torch.from_numpy(np.stack(decoded))
+        return to_grey(pixels) if channels == 1 else pixels
+
+    def whole(self, index: int, input_size: Size) -> Image.Image:
+        with _opened(self.paths[index]) as image:
+            return _rgb(image)
+
+
+def decode(path: str | Path, height: int, width: int) -> Image.Image:
+    """The centre of an image file, as RGB in this size."""
+    with _opened(path) as image:
+        # JPEG can be decoded at a half, a quarter or an eighth of its size, much faster; torchvision's loader cannot.
+        image.draft("RGB", (width * _SPARE_RESOLUTION, height * _SPARE_RESOLUTION))
+        top, left, tall, wide = centred_window(image.height, image.width, height, width)
+        box = (left, top, left + wide, top + tall)
+        return _rgb(image).crop(box).resize((width, height), Image.Resampling.BILINEAR)
+
+
+@contextmanager
+def _opened(path: str | Path) -> Iterator[Image.Image]:
+    try:
+        with Image.open(path) as image:
+            yield image
+    except _UNREADABLE as error:
+        raise HwbmpqError(
+            f"{path}: cannot be decoded: {error}", hint="replace the file, or take it out of the folder"
+        ) from error
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")  # Pillow warns if such a palette becomes RGB at once
+    return image.convert("RGB")
 
 
 @register("folder:PATH", "image files: PATH/train/CLASS/IMAGE and PATH/val/CLASS/IMAGE (or test)")
@@ -23,16 +99,18 @@ def open_folder(request: Request) -> DataParts:
     root = Path(request.detail)
     if not root.is_dir():
         raise HwbmpqError(f"{root}: no such folder", hint=f"give the path of a folder and {_LAYOUT_HINT}")
-    train = _by_class(root / "train")
-    tests = [root / name for name in ("val", "test") if (root / name).is_dir()]
+    classes = _class_names(root / "train")
+    train = _samples(root / "train", classes)
     if not request.needs_test:
-        return _found(train, None)
+        return _parts(train, None, classes)
+    tests = [root / name for name in ("val", "test") if (root / name).is_dir()]
     if not tests:
         raise HwbmpqError(f"{root}: has neither val nor test", hint=_LAYOUT_HINT)
-    test = _by_class(tests[0])
-    _check_same_classes(train, test, root, tests[0].name)
+    test_classes = _class_names(tests[0])
+    test = _samples(tests[0], test_classes)
+    _check_same_classes(classes, test_classes, root, tests[0].name)
     remark = f"measured on {tests[0]}; {tests[-1]} is not used"
-    return _found(train, test, (remark,) if len(tests) > 1 else ())
+    return _parts(train, test, classes, (remark,) if len(tests) > 1 else ())
 
 
 @register("tinyimagenet", "Tiny ImageNet (200 classes), as tiny-imagenet-200 below the data root")
@@ -45,54 +123,57 @@ def open_tinyimagenet(request: Request) -> DataParts:
     if not (root / "wnids.txt").is_file():
         raise HwbmpqError(f"{request.spec}: there is no {root.absolute()}/wnids.txt", hint=_TINY_HINT)
     classes = sorted((root / "wnids.txt").read_text().split())
-    train = {name: _images_below(root / "train" / name) for name in classes}
-    return _found(train, _tiny_test(root / "val", classes) if request.needs_test else None)
+    test = _tiny_test(root / "val", classes) if request.needs_test else None
+    return _parts(_samples(root / "train", classes), test, classes)
 
 
-def _tiny_test(folder: Path, classes: Iterable[str]) -> dict[str, list[Path]]:
+def _tiny_test(folder: Path, classes: Sequence[str]) -> Samples:
     annotations = folder / "val_annotations.txt"
     if not annotations.is_file():
         raise HwbmpqError(f"there is no {annotations.absolute()}", hint=_TINY_HINT)
-    found: dict[str, list[Path]] = {name: [] for name in classes}
+    labels = {name: label for label, name in enumerate(classes)}
+    samples: Samples = []
     for number, line in enumerate(annotations.read_text().splitlines(), 1):
-        file, _, rest = line.partition("\t")
-        name = rest.partition("\t")[0]
-        if name not in found:
+        file, name, *_ = [*line.split("\t"), ""]
+        if name not in labels:
             raise HwbmpqError(
                 f"{annotations}: line {number} names the class {name!r}, which wnids.txt does not"
             )
-        found[name].append(folder / "images" / file)
-    missing = sorted({path for paths in found.values() for path in paths} - set(_walk(folder)))
+        samples.append((str(folder / "images" / file), labels[name]))
+    missing = sorted(path for path, _ in samples if not Path(path).is_file())
     if missing:
         raise HwbmpqError(f"{annotations}: {len(missing)} of its images are missing, such as {missing[0]}")
-    if not any(found.values()):
+    if not samples:
         raise HwbmpqError(f"{annotations}: names no images", hint=_TINY_HINT)
-    return found
+    return sorted(samples, key=lambda sample: sample[1])
 
 
-def _by_class(folder: Path) -> dict[str, list[Path]]:
+def _class_names(folder: Path) -> list[str]:
     if not folder.is_dir():
         raise HwbmpqError(f"there is no folder {folder}", hint=_LAYOUT_HINT)
     names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not names:
         raise HwbmpqError(f"{folder}: holds no folders, one for each class", hint=_LAYOUT_HINT)
-    return {name: _images_below(folder / name) for name in names}
+    return names
 
 
-def _images_below(folder: Path) -> list[Path]:
-    """Image files of a class in a fixed order, also in folders inside it."""
-    found = sorted(path for path in _walk(folder) if path.suffix.lower() in EXTENSIONS)
-    if not found:
-        raise HwbmpqError(f"{folder}: holds no images", hint=f"images end in {', '.join(sorted(EXTENSIONS))}")
-    return found
+def _samples(folder: Path, classes: Sequence[str]) -> Samples:
+    """The images of all classes, also in folders inside theirs, in torchvision's order."""
+    import_torchvision()
+    torchvision: Any = import_module("torchvision.datasets.folder")
+
+    def is_image(path: str) -> bool:
+        return Path(path).suffix.lower() in torchvision.IMG_EXTENSIONS and not Path(path).name.startswith(".")
+
+    labels = {name: label for label, name in enumerate(classes)}
+    samples: Samples = torchvision.make_dataset(str(folder), labels, is_valid_file=is_image, allow_empty=True)
+    for label in sorted(set(labels.values()) - {label for _, label in samples}):
+        extensions = ", ".join(sorted(torchvision.IMG_EXTENSIONS))
+        raise HwbmpqError(f"{folder / classes[label]}: holds no images", hint=f"images end in {extensions}")
+    return samples
 
 
-def _walk(folder: Path) -> Iterable[Path]:
-    for parent, _, names in os.walk(folder):
-        yield from (Path(parent, name) for name in names if not name.startswith("."))
-
-
-def _check_same_classes(train: Iterable[str], test: Iterable[str], root: Path, test_name: str) -> None:
+def _check_same_classes(train: Sequence[str], test: Sequence[str], root: Path, test_name: str) -> None:
     differences = [
         f"{part} alone has {', '.join(sorted(names)[:5])}{' …' if len(names) > 5 else ''}"
         for part, names in (("train", set(train) - set(test)), (test_name, set(test) - set(train)))
@@ -105,20 +186,20 @@ def _check_same_classes(train: Iterable[str], test: Iterable[str], root: Path, t
         )
 
 
-def _found(
-    train: Mapping[str, list[Path]], test: Mapping[str, list[Path]] | None, remarks: tuple[str, ...] = ()
+def _parts(
+    train: Samples, test: Samples | None, classes: Sequence[str], remarks: tuple[str, ...] = ()
 ) -> DataParts:
-    first = next(iter(train.values()))[0]
+    with _opened(train[0][0]) as image:  # only the head of the file is read
+        image_size = (3, image.height, image.width)
     return DataParts(
         train=_part(train),
         test=None if test is None else _part(test),
-        classes=len(train),
-        image_size=image_size(first),
+        classes=len(classes),
+        image_size=image_size,
         remarks=remarks,
     )
 
 
-def _part(by_class: Mapping[str, list[Path]]) -> StoredPart:
-    labels = [label for label, paths in enumerate(by_class.values()) for _ in paths]
-    paths = [path for paths in by_class.values() for path in paths]
+def _part(samples: Samples) -> StoredPart:
+    paths, labels = zip(*samples, strict=True)
     return StoredPart(images=FileImages(paths=paths), labels=torch.tensor(labels))

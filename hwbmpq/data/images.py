@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hwbmpq.data.dataset import Size, StoredImages
-from hwbmpq.data.pixels import Pixels
+from hwbmpq.data.pixels import Pixels, Streamed
 from hwbmpq.errors import HwbmpqError
 
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -30,6 +30,8 @@ class LabelledImages:
     """(C, H, W) that ``batches`` yields."""
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    originals: Streamed | None = None
+    """The images as they are stored, for augmentations that take parts of whole photographs."""
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from hwbmpq.data.dataset import Picked, Size
+from hwbmpq.data.dataset import Size
 from hwbmpq.data.images import ImageData, LabelledImages, normalisation
-from hwbmpq.data.pixels import RESIDENT_BYTES, OnImage, Pixels, settle
+from hwbmpq.data.pixels import RESIDENT_BYTES, OnImage, Pixels, Streamed, settle
 from hwbmpq.data.registry import DataSource, parse_data
 from hwbmpq.data.source import DataParts, Request
 from hwbmpq.errors import HwbmpqError
@@ -16,29 +16,29 @@ DEFAULT_ROOT = Path("data")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OpenData:
-    """A data set that has been found: what a network must know of it, before it is brought into its size."""
+    """A data set that has been found: what a network must know of it, before it is brought to its size."""
 
     name: str
-    form: DataSource
-    found: DataParts
+    source: DataSource
+    parts: DataParts
 
     @property
     def classes(self) -> int:
-        return self.found.classes
+        return self.parts.classes
 
     @property
     def image_size(self) -> Size:
         """(C, H, W) of the images as they are stored; of files, of the first one."""
-        return self.found.image_size
+        return self.parts.image_size
 
     @property
     def default_input_size(self) -> Size | None:
         """What a network should take if nobody says; None if its own size will do."""
-        return self.form.input_size
+        return self.source.input_size
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        return self.found.remarks
+        return self.parts.remarks
 
     def sized(
         self,
@@ -48,27 +48,31 @@ class OpenData:
         test_limit: int | None = None,
         seed: int = 0,
         resident_bytes: int = RESIDENT_BYTES,
+        workers: int | None = None,
         on_image: OnImage | None = None,
     ) -> ImageData:
         """Both parts for a network that takes ``input_size`` (C, H, W).
 
         Images are resized so that their short side fits, and their centre is cropped. They are kept in memory as
         bytes if that takes up to ``resident_bytes``, each being read once (``on_image`` is told the progress);
-        else they are read while they are used. A limit takes a random subset, always the same for one ``seed``.
+        else they are read while they are used. ``workers`` is how many processes read; by default up to four for
+        files and none for images in memory. A limit takes a random subset, always the same for one ``seed``.
         """
-        if self.found.test is None:
+        if self.parts.test is None:
             raise HwbmpqError(f"{self.name}: was opened without its test part")
         size = _checked_size(input_size)
-        train = self.found.train.pick(_at_least_one(train_limit, "training images"), seed)
-        test = self.found.test.pick(_at_least_one(test_limit, "test images"), seed)
-        pixels = settle([train, test], size, name=self.name, limit_bytes=resident_bytes, on_image=on_image)
-        parts = [self._labelled(part, train, p, size) for part, p in zip((train, test), pixels, strict=True)]
+        train = self.parts.train.pick(_at_least_one(train_limit, "training images"), seed)
+        test = self.parts.test.pick(_at_least_one(test_limit, "test images"), seed)
+        streamed = [Streamed(picked=part, input_size=size, workers=workers) for part in (train, test)]
+        pixels = settle(streamed, name=self.name, limit_bytes=resident_bytes, on_image=on_image)
+        scale = normalisation(train.images, size)
+        train_part, test_part = [self._labelled(*part, scale) for part in zip(streamed, pixels, strict=True)]
         return ImageData(
             name=self.name,
-            train=parts[0],
-            test=parts[1],
+            train=train_part,
+            test=test_part,
             classes=self.classes,
-            augment=self.form.augment,
+            augment=self.source.augment,
             remarks=self.remarks,
         )
 
@@ -77,20 +81,23 @@ class OpenData:
     ) -> LabelledImages:
         """The training part only; see ``sized``."""
         size = _checked_size(input_size)
-        train = self.found.train.pick(_at_least_one(count, "images"), seed)
-        (pixels,) = settle([train], size, name=self.name)
-        return self._labelled(train, train, pixels, size)
+        train = self.parts.train.pick(_at_least_one(count, "images"), seed)
+        streamed = Streamed(picked=train, input_size=size)
+        (pixels,) = settle([streamed], name=self.name)
+        return self._labelled(streamed, pixels, normalisation(train.images, size))
 
-    def _labelled(self, part: Picked, train: Picked, pixels: Pixels, size: Size) -> LabelledImages:
-        mean, std = normalisation(train.images, size)
+    def _labelled(
+        self, part: Streamed, pixels: Pixels, scale: tuple[tuple[float, ...], tuple[float, ...]]
+    ) -> LabelledImages:
         return LabelledImages(
             name=self.name,
             pixels=pixels,
-            labels=part.labels,
+            labels=part.picked.labels,
             classes=self.classes,
-            input_size=size,
-            mean=mean,
-            std=std,
+            input_size=part.input_size,
+            mean=scale[0],
+            std=scale[1],
+            originals=part,
         )
 
 
@@ -109,7 +116,7 @@ def open_data(
     more labels, and how many ``fake`` draws. Without ``needs_test`` no test part is read, nor held out of a
     file that has none.
     """
-    form, detail = parse_data(spec)
+    source, detail = parse_data(spec)
     request = Request(
         spec=spec,
         detail=detail,
@@ -118,13 +125,13 @@ def open_data(
         needs_test=needs_test,
         classes=_at_least_one(classes, "classes"),
     )
-    found = form.open(request)
-    if classes is not None and found.classes > classes:
+    parts = source.open(request)
+    if classes is not None and parts.classes > classes:
         raise HwbmpqError(
-            f"{spec}: has labels up to {found.classes - 1}, but only {classes} classes are expected",
-            hint=f"give the network {found.classes} classes",
+            f"{spec}: has labels up to {parts.classes - 1}, but only {classes} classes are expected",
+            hint=f"give the network {parts.classes} classes",
         )
-    return OpenData(name=spec, form=form, found=found)
+    return OpenData(name=spec, source=source, parts=parts)
 
 
 def load_data(

@@ -94,18 +94,18 @@ def _checked_labels(labels: NDArray[np.generic], where: str) -> NDArray[np.int64
         labels = labels[:, 0]
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         raise HwbmpqError(
-            f"{where}: {labels.dtype} of shape {labels.shape} are no labels",
+            f"{where}: {labels.dtype} of shape {labels.shape} are not labels",
             hint="give whole numbers from 0, (N,)",
         )
     if not len(labels) or labels.min() < 0 or labels.max() >= 2**31:
-        raise HwbmpqError(f"{where}: is empty or holds labels that are no class numbers from 0")
+        raise HwbmpqError(f"{where}: is empty or holds labels that are not class numbers from 0")
     return labels.astype(np.int64)
 
 
 def _checked_images(images: NDArray[np.generic], where: str) -> NDArray[np.uint8]:
     images = images[..., None] if images.ndim == 3 else images
     if images.ndim != 4 or 0 in images.shape:
-        raise HwbmpqError(f"{where}: shape {images.shape} is no list of images", hint=_LAYOUT_HINT)
+        raise HwbmpqError(f"{where}: shape {images.shape} is not a list of images", hint=_LAYOUT_HINT)
     if images.shape[1] in (1, 3) and images.shape[3] not in (1, 3):
         raise HwbmpqError(f"{where}: shape {images.shape} has its channels first", hint=_LAYOUT_HINT)
     if images.dtype == np.uint8:
@@ -121,6 +121,6 @@ def _to_bytes(pixels: NDArray[np.float32], where: str) -> NDArray[np.uint8]:
     low, high = float(pixels.min()), float(pixels.max())  # NaN if any is
     if not 0 <= low <= high <= 255:
         raise HwbmpqError(
-            f"{where}: values from {low} to {high} are no pixels", hint="give pixels from 0 to 1 or 0 to 255"
+            f"{where}: values from {low} to {high} are not pixels", hint="give pixels from 0 to 1 or 0 to 255"
         )
     return np.rint(pixels if high > 1 else pixels * np.float32(255)).astype(np.uint8)

@@ -1,22 +1,29 @@
-"""Images in a network's size: in memory if they fit, else read while they are used."""
+"""Images in a network's size: in memory if they fit, else read by a DataLoader while they are used."""
 
-from collections import deque
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
-from hwbmpq.data.dataset import Picked, Size, StoredImages
+from hwbmpq.data.augment import Transform, seeded
+from hwbmpq.data.dataset import Picked, Size, StoredImages, to_grey
+from hwbmpq.data.folder import FileImages
 from hwbmpq.errors import HwbmpqError
 
 RESIDENT_BYTES = 2 * 1024**3
 """How much the resized images of a data set may take; bigger sets are resized, or decoded, while they are used."""
 OnImage = Callable[[int, int], None]
 """Called with how many images are done, and of how many."""
-_READ_AT_ONCE = 256
-_BATCHES_AHEAD = 2
+_READ_AT_ONCE = 64
+_MOST_WORKERS = 4
+_BATCHES_PER_WORKER = 2
+"""A worker takes some time to start."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,29 +42,80 @@ class Resident:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Streamed:
-    """Images that are read for each batch, a few batches before they are wanted."""
+    """Images that are read for each batch."""
 
     picked: Picked
     input_size: Size
+    workers: int | None = None
+    """Processes that read ahead; None: as many as suit the images."""
 
     def take(self, indices: Tensor) -> Tensor:
         return self.picked.images.read(self.picked.indices[indices], self.input_size)
 
     def stream(self, orders: Iterable[Tensor]) -> Iterator[Tensor]:
-        pool = ThreadPoolExecutor(1)
-        waiting: deque[Future[Tensor]] = deque()
-        try:
-            for indices in orders:
-                waiting.append(pool.submit(self.take, indices))
-                if len(waiting) > _BATCHES_AHEAD:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:  # whoever stops early does not wait for batches that nobody wants
-            pool.shutdown(cancel_futures=True)
+        return self._load([(self.picked.indices[indices], None) for indices in orders])
+
+    def augmented(
+        self, orders: Iterable[tuple[Tensor, Sequence[int]]], transform: Transform
+    ) -> Iterator[Tensor]:
+        """Batches of transformed images, each with its own random seed."""
+        batches = self._load([(self.picked.indices[indices], seeds) for indices, seeds in orders], transform)
+        return map(to_grey, batches) if self.input_size[0] == 1 else batches
+
+    def _load(self, orders: Sequence[Any], transform: Transform | None = None) -> Iterator[Tensor]:
+        images = self.picked.images
+        loader = DataLoader(
+            _Batches(images=images, input_size=self.input_size, transform=transform),
+            sampler=orders,
+            batch_size=None,
+            num_workers=_workers(images, self.workers, len(orders)),
+            collate_fn=_unchanged,
+            generator=torch.Generator(),  # else it draws from the common one
+        )
+        for batch in loader:
+            if isinstance(batch, HwbmpqError):
+                raise batch
+            yield torch.from_numpy(batch)
 
 
 Pixels = Resident | Streamed
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Batches(Dataset[Any]):
+    """Batches by the numbers of their images, and by seeds if there is a transform.
+
+    They are arrays, which go to the training process through a pipe: containers often have little shared memory.
+    """
+
+    images: StoredImages
+    input_size: Size
+    transform: Transform | None
+
+    def __getitem__(self, order: tuple[Tensor, Sequence[int] | None]) -> NDArray[np.uint8] | HwbmpqError:
+        indices, seeds = order
+        try:
+            if self.transform is None or seeds is None:
+                return self.images.read(indices, self.input_size).numpy()
+            return np.stack([self._transformed(*one) for one in zip(indices.tolist(), seeds, strict=True)])
+        except HwbmpqError as error:  # returned: a worker would wrap it into its own traceback
+            return error
+
+    def _transformed(self, index: int, seed: int) -> NDArray[np.uint8]:
+        assert self.transform is not None
+        image = self.images.whole(index, self.input_size)
+        with seeded(seed):
+            return np.asarray(self.transform(image))
+
+
+def _unchanged(batch: Any) -> Any:
+    return batch
+
+
+def _workers(images: StoredImages, asked: int | None, batches: int) -> int:
+    if asked is None:
+        asked = min(_MOST_WORKERS, os.cpu_count() or 1) if isinstance(images, FileImages) else 0
+    return min(asked, batches // _BATCHES_PER_WORKER)
 
 
 def stored_channels(images: StoredImages, channels: int, name: str) -> int:
@@ -73,53 +131,48 @@ def stored_channels(images: StoredImages, channels: int, name: str) -> int:
 
 
 def settle(
-    parts: Sequence[Picked],
-    input_size: Size,
+    parts: Sequence[Streamed],
     *,
     name: str,
     limit_bytes: int = RESIDENT_BYTES,
     on_image: OnImage | None = None,
 ) -> list[Pixels]:
     """All parts in memory if they fit together within ``limit_bytes``, each image read once; else all streamed."""
-    sizes = [_new_bytes(part, input_size, name) for part in parts]
+    sizes = [_new_bytes(part, name) for part in parts]
     if sum(sizes) > limit_bytes:
         return [
-            Streamed(picked=part, input_size=input_size) if size else _resident(part, input_size, name)
-            for part, size in zip(parts, sizes, strict=True)
+            part if size else _resident(part, name, None) for part, size in zip(parts, sizes, strict=True)
         ]
-    total = sum(len(part) for part in parts)
-    settled: list[Pixels] = []
-    for index, part in enumerate(parts):
-        before = sum(len(earlier) for earlier in parts[:index])
-        settled.append(_resident(part, input_size, name, _shifted(on_image, before, total)))
-    return settled
+    total, done = sum(len(part.picked) for part in parts), 0
 
-
-def _new_bytes(part: Picked, input_size: Size, name: str) -> int:
-    """Memory for images in this size; 0 if they are in memory as they are wanted."""
-    channels = stored_channels(part.images, input_size[0], name)
-    if part.images.in_memory(input_size) is not None:
-        return 0
-    return len(part) * input_size[1] * input_size[2] * channels
-
-
-def _resident(
-    part: Picked, input_size: Size, name: str, on_image: Callable[[int], None] | None = None
-) -> Resident:
-    channels, height, width = input_size
-    whole = part.images.in_memory(input_size)
-    if whole is not None and torch.equal(part.indices, torch.arange(len(whole))):
-        return Resident(pixels=whole)  # not copied: it may be most of the memory there is
-    shape = (len(part), height, width, stored_channels(part.images, channels, name))
-    pixels = torch.empty(shape, dtype=torch.uint8)
-    for start in range(0, len(part), _READ_AT_ONCE):
-        indices = part.indices[start : start + _READ_AT_ONCE]
-        pixels[start : start + len(indices)] = part.images.read(indices, input_size)
+    def count(images: int) -> None:
+        nonlocal done
+        done += images
         if on_image is not None:
-            on_image(start + len(indices))
+            on_image(done, total)
+
+    return [_resident(part, name, count) for part in parts]
+
+
+def _new_bytes(part: Streamed, name: str) -> int:
+    """Memory for images in this size; 0 if they are in memory as they are wanted."""
+    channels, height, width = part.input_size
+    channels = stored_channels(part.picked.images, channels, name)
+    if part.picked.images.in_memory(part.input_size) is not None:
+        return 0
+    return len(part.picked) * height * width * channels
+
+
+def _resident(part: Streamed, name: str, count: Callable[[int], None] | None) -> Resident:
+    picked, (channels, height, width) = part.picked, part.input_size
+    everything = picked.images.in_memory(part.input_size)
+    if everything is not None and torch.equal(picked.indices, torch.arange(len(everything))):
+        return Resident(pixels=everything)  # not copied: it may be most of the memory there is
+    shape = (len(picked), height, width, stored_channels(picked.images, channels, name))
+    pixels = torch.empty(shape, dtype=torch.uint8)
+    orders = torch.split(torch.arange(len(picked)), _READ_AT_ONCE)
+    for indices, batch in zip(orders, part.stream(orders), strict=True):
+        pixels[indices[0] : indices[0] + len(indices)] = batch
+        if count is not None:
+            count(len(indices))
     return Resident(pixels=pixels)
-
-
-def _shifted(on_image: OnImage | None, before: int, total: int) -> Callable[[int], None] | None:
-    """What counts the images of one part among those of all."""
-    return None if on_image is None else lambda done: on_image(before + done, total)

@@ -1,5 +1,6 @@
 """Hardware profiles: what a device supports and what it costs, as people author it in YAML."""
 
+from hwbmpq.deprecated import renamed_attribute
 from hwbmpq.hardware.files import missing_folders as missing_folders
 from hwbmpq.hardware.files import search_folders as search_folders
 from hwbmpq.hardware.files import shipped_folder as shipped_folder
@@ -27,3 +28,7 @@ from hwbmpq.hardware.widths import trained_precisions as trained_precisions
 from hwbmpq.hardware.widths import uniform as uniform
 from hwbmpq.hardware.widths import weight_widths as weight_widths
 from hwbmpq.units import format_quantity as format_quantity
+
+__getattr__ = renamed_attribute(
+    __name__, {"Problem": "ProfileProblem", "end_precision": "first_last_precision"}
+)

@@ -130,7 +130,7 @@ def _problem(root: YamlNode, error: Any) -> ProfileProblem:
     elif kind == "literal_error":
         message = f"expected {error['ctx']['expected']}, found {shown(found)}"
     elif kind == "string_pattern_mismatch":
-        message = f"{shown(found)} is no name: use letters, digits, _, - and ."
+        message = f"{shown(found)} is not a name: use letters, digits, _, - and ."
     else:
         message = str(error["msg"]).removeprefix("Value error, ")
     return ProfileProblem(place=place, field=".".join(map(str, path)), message=message)
@@ -227,13 +227,13 @@ def _widths(profile: HardwareProfile) -> Iterator[tuple[Location, str]]:
     widths = {bits for pair in pairs for bits in (pair.weight.bits, pair.activation.bits)}
     for width, target in precisions.promote.items():
         if pairs and (target not in widths or target <= width):
-            yield ("precisions", "promote", str(width)), f"{target} is no wider width of this device"
+            yield ("precisions", "promote", str(width)), f"{target} is not a wider width of this device"
     for name in precisions.simd_channels:
         if pairs and name not in {pair.weight.name for pair in pairs}:
             yield ("precisions", "simd_channels", name), "no weight format of this device"
     ends = profile.constraints.first_last
     if ends and (ends.w, ends.a) not in [(pair.weight, pair.activation) for pair in pairs]:
-        yield ("constraints", "first_last"), f"{ends.w}×{ends.a} is no pair of this device"
+        yield ("constraints", "first_last"), f"{ends.w}×{ends.a} is not a pair of this device"
 
 
 def _repeated(profile: HardwareProfile) -> Iterator[tuple[Location, str]]:

@@ -1,8 +1,7 @@
 """YAML text as a tree of nodes that know their place. The only reader of YAML here.
 
-Built from the parser's events, not by ``yaml.safe_load``: that way every value keeps its line and column,
-keys cannot repeat, nesting and size are bounded before anything is built (an alias bomb ends in one
-sentence), and ``921.6e6`` is the number that it looks like.
+Built by hand from PyYAML's events. Its own nodes have marks too, but composing them follows any nesting and any
+alias; here nesting and size are bounded before anything is built, keys cannot repeat, and ``921.6e6`` is a number.
 """
 
 import math
@@ -13,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from hwbmpq.hardware.problems import Place, ProfileError, ProfileProblem
+from hwbmpq.hardware.problems import Place, ProfileError
 from hwbmpq.units import shown
 
 MOST_BYTES = 1 << 20
@@ -55,12 +54,12 @@ class YamlNode:
 
     @property
     def mapping(self) -> "dict[str, YamlNode]":
-        """Its entries; empty if it is no mapping."""
+        """Its entries; empty if it is not a mapping."""
         return self.value if isinstance(self.value, dict) else {}
 
     @property
     def items(self) -> "list[YamlNode]":
-        """Its elements; empty if it is no list."""
+        """Its elements; empty if it is not a list."""
         return self.value if isinstance(self.value, list) else []
 
     def find(self, *path: str | int) -> "YamlNode":
@@ -94,22 +93,24 @@ def parse_document(text: str | bytes, file: str) -> YamlNode:
         mark = error.problem_mark or error.context_mark
         place = Place(file=file, line=mark.line + 1, column=mark.column + 1) if mark else Place(file=file)
         said = error.problem or error.context or ""
-        raise _failure(place, f"not YAML: {said}{_ADVICE.get(said, '')}") from None
+        raise ProfileError.at(place, f"not YAML: {said}{_ADVICE.get(said, '')}") from None
     except (yaml.YAMLError, RecursionError) as error:
-        raise _failure(
+        raise ProfileError.at(
             Place(file=file), f"not YAML: {str(error).splitlines()[0] if str(error) else 'too deep'}"
         ) from None
     if root is None or root.value is None:
-        raise _failure(Place(file=file), "the file is empty: a profile is a mapping of keys to values")
+        raise ProfileError.at(Place(file=file), "the file is empty: a profile is a mapping of keys to values")
     if not isinstance(root.value, dict):
-        raise _failure(root.place, "a profile is a mapping of keys to values (`name: my_board` and so on)")
+        raise ProfileError.at(
+            root.place, "a profile is a mapping of keys to values (`name: my_board` and so on)"
+        )
     return root
 
 
 def _decode(text: str | bytes, file: str) -> str:
     if len(text) > MOST_BYTES:
-        raise _failure(
-            Place(file=file), f"the file is larger than {MOST_BYTES >> 20} MiB: that is no profile"
+        raise ProfileError.at(
+            Place(file=file), f"the file is larger than {MOST_BYTES >> 20} MiB: that is not a profile"
         )
     if isinstance(text, str):
         text = text.encode(errors="surrogatepass")
@@ -120,11 +121,7 @@ def _decode(text: str | bytes, file: str) -> str:
         place = Place(
             file=file, line=before.count(b"\n") + 1, column=error.start - (before.rfind(b"\n") + 1) + 1
         )
-        raise _failure(place, "not UTF-8 text: save the file as UTF-8") from None
-
-
-def _failure(place: Place, message: str) -> ProfileError:
-    return ProfileError([ProfileProblem(place=place, field="", message=message)])
+        raise ProfileError.at(place, "not UTF-8 text: save the file as UTF-8") from None
 
 
 class _Builder:
@@ -140,7 +137,7 @@ class _Builder:
         for event in events:
             if isinstance(event, yaml.DocumentStartEvent):
                 if root is not None:
-                    raise _failure(self._place(event), "a second document: one profile per file")
+                    raise ProfileError.at(self._place(event), "a second document: one profile per file")
                 root = self._node(next(events), events, depth=0)
         return root
 
@@ -151,11 +148,11 @@ class _Builder:
     def _node(self, event: Any, events: Iterator[Any], depth: int) -> YamlNode:
         place = self._place(event)
         if depth > _MOST_DEPTH:
-            raise _failure(place, f"nested more than {_MOST_DEPTH} deep: that is no profile")
+            raise ProfileError.at(place, f"nested more than {_MOST_DEPTH} deep: that is not a profile")
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event, place)
         if event.tag not in _PLAIN_TAGS:
-            raise _failure(place, f"tag {shown(event.tag)}: a profile holds plain values only")
+            raise ProfileError.at(place, f"tag {shown(event.tag)}: a profile holds plain values only")
         before = self._nodes
         self._count(1, place)
         if isinstance(event, yaml.ScalarEvent):
@@ -170,7 +167,7 @@ class _Builder:
 
     def _alias(self, event: Any, place: Place) -> YamlNode:
         if event.anchor not in self._anchors:
-            raise _failure(place, f"*{event.anchor} has no anchor &{event.anchor} before it")
+            raise ProfileError.at(place, f"*{event.anchor} has no anchor &{event.anchor} before it")
         node, size = self._anchors[event.anchor]
         self._count(size, place)  # an alias counts as what it stands for
         return node
@@ -178,8 +175,8 @@ class _Builder:
     def _count(self, nodes: int, place: Place) -> None:
         self._nodes += nodes
         if self._nodes > _MOST_NODES:
-            raise _failure(
-                place, f"more than {_MOST_NODES:,} values (aliases count in full): that is no profile"
+            raise ProfileError.at(
+                place, f"more than {_MOST_NODES:,} values (aliases count in full): that is not a profile"
             )
 
     def _list(self, events: Iterator[Any], depth: int) -> list[YamlNode]:
@@ -197,10 +194,10 @@ class _Builder:
                 break
             place = self._place(event)
             if not isinstance(event, yaml.ScalarEvent):
-                raise _failure(place, "a key must be plain text")
+                raise ProfileError.at(place, "a key must be plain text")
             self._count(1, place)
             if event.value in found:
-                raise _failure(place, f"key {shown(event.value)} appears twice")
+                raise ProfileError.at(place, f"key {shown(event.value)} appears twice")
             node = self._node(next(events), events, depth + 1)
             found[event.value] = YamlNode(value=node.value, place=node.place, key_place=place)
         return found

@@ -8,7 +8,7 @@ from pathlib import Path
 import platformdirs
 
 from hwbmpq.errors import UnknownNameError
-from hwbmpq.hardware.problems import Place, ProfileError, ProfileProblem
+from hwbmpq.hardware.problems import Place, ProfileError
 
 SUFFIXES = (".yaml", ".yml")
 FOLDER_VARIABLE = "HWBMPQ_PROFILES"
@@ -63,7 +63,7 @@ def locate(target: str) -> tuple[Path, str]:
             if found is not None:
                 return found, mode
     if os.sep in target:
-        raise ProfileError([ProfileProblem(place=Place(file=target), field="", message="no such file")])
+        raise ProfileError.at(Place(file=target), "no such file")
     folders = ", ".join(map(str, search_folders()))
     name = _stem(target.partition("@")[0])
     known = {path.stem for path in profile_files() if not path.stem.startswith("_")}
@@ -87,7 +87,7 @@ def _stem(name: str) -> str:
 
 
 def named_files(name: str, folders: Sequence[Path]) -> Iterator[Path]:
-    """Files of that name. A name is no path: separators do not match."""
+    """Files of that name. A name is not a path: separators do not match."""
     if not name or Path(name).name != name or name in (".", ".."):
         return
     for folder in folders:
@@ -121,4 +121,4 @@ def read_bytes(path: Path, most: int, allowed: Sequence[Path] | None = None) -> 
                 return file.read(most + 1)
     except (OSError, ValueError) as error:
         message = f"cannot be read: {getattr(error, 'strerror', None) or error}"
-    raise ProfileError([ProfileProblem(place=Place(file=str(path)), field="", message=message)])
+    raise ProfileError.at(Place(file=str(path)), message)

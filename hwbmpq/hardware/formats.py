@@ -36,7 +36,7 @@ def parse_format(name: str) -> NumberFormat:
     if match and MIN_BITS <= int(match[1]) <= MAX_BITS:
         return NumberFormat(name, int(match[1]))
     raise ValueError(
-        f"{name!r} is no number format: use int{MIN_BITS} to int{MAX_BITS}, uint{MIN_BITS} to uint{MAX_BITS}, "
+        f"{name!r} is not a number format: use int{MIN_BITS} to int{MAX_BITS}, uint{MIN_BITS} to uint{MAX_BITS}, "
         f"{', '.join(_FLOATS)}"
     )
 

@@ -62,13 +62,7 @@ def load_profile(target: str | Path) -> HardwareProfile:
     path, mode = locate(str(target))
     profile = _read(path, mode)
     if profile.abstract:
-        raise ProfileError(
-            [
-                ProfileProblem(
-                    place=Place(file=str(path)), field="abstract", message="a base to extend, not a device"
-                )
-            ]
-        )
+        raise ProfileError.at(Place(file=str(path)), "a base to extend, not a device", field="abstract")
     return profile
 
 
@@ -90,12 +84,11 @@ def _read(path: Path, mode: str, *, all_modes: bool = False) -> HardwareProfile:
     _check_name(own, path, problems)
     modes = list(root.mapping["modes"].mapping) if "modes" in root.mapping else []
     if mode and mode not in modes:
-        place = root.find("modes").place
         known = f"it has: {', '.join(modes)}" if modes else "it has none"
-        raise ProfileError([ProfileProblem(place=place, field="modes", message=f"no mode {mode!r}; {known}")])
+        raise ProfileError.at(root.find("modes").place, f"no mode {mode!r}; {known}", field="modes")
     if len(modes) > MOST_MODES:
         message = f"{len(modes)} modes; a profile has at most {MOST_MODES}"
-        raise ProfileError([ProfileProblem(place=root.find("modes").place, field="modes", message=message)])
+        raise ProfileError.at(root.find("modes").place, message, field="modes")
     for other in modes if all_modes else ():
         changed = apply_mode(root, other, problems)
         # Without the modes themselves: checking n of them n times over would take long.
@@ -151,7 +144,7 @@ def _base(extends: YamlNode, child: Path, folders: list[Path], seen: list[Path])
     elif others[0].resolve() in seen:
         message = f"a cycle: {' extends '.join(path.stem for path in [*seen, others[0]])}"
     if message:
-        raise ProfileError([ProfileProblem(place=extends.place, field="extends", message=message)])
+        raise ProfileError.at(extends.place, message, field="extends")
     return others[0]
 
 
@@ -184,7 +177,7 @@ def _tables(root: YamlNode, folders: list[Path], problems: list[ProfileProblem])
                 message = (
                     f"the tables of a profile are larger than {lookup_table.MOST_BYTES >> 20} MiB together"
                 )
-                raise ProfileError([ProfileProblem(place=Place(file=str(path)), field="", message=message)])
+                raise ProfileError.at(Place(file=str(path)), message)
             found[name] = parse_lookup_table(
                 content, str(path), sha256=sha256 if isinstance(sha256, str) else None
             )

@@ -30,25 +30,11 @@ WIDTH_KEYS = ("w_bits", "a_bits")
 CLASS_KEYS = ("op", "kernel_size", "dilation", "groups")
 """Keys that must agree even for a neighbour: another kernel is another program."""
 SIZE_KEYS = ("in_channels", "out_channels", "in_h", "in_w", "out_h", "out_w", "positions")
+KEYS = ("stride", *CLASS_KEYS, *SIZE_KEYS, *WIDTH_KEYS)
 
-OVERHEAD_OPS = (
-    "quantize",
-    "dequantize",
-    "add",
-    "multiply",
-    "clip",
-    "sigmoid",
-    "silu",
-    "hardswish",
-    "gelu",
-    "softmax",
-    "layernorm",
-    "batchnorm",
-    "max_pool",
-    "average_pool",
-    "global_pool",
-    "copy",
-    "product",
+OVERHEAD_OPS = tuple(
+    "quantize dequantize add multiply clip sigmoid silu hardswish gelu softmax layernorm batchnorm max_pool average_pool "
+    "global_pool copy product".split()
 )
 """Operations without weights that a table can have times for; ``copy`` moves a tensor (concatenation, padding,
 transposition), ``product`` multiplies two activations, by their multiply-accumulates."""
@@ -138,26 +124,8 @@ class LookupTable(_Block):
     source: TableSource
     measurement: dict[str, Any] = Field(default_factory=dict)
     batch: Annotated[int, Field(ge=1, le=2**20)] = 1
-    unit: Literal["s", "ms", "us", "ns", "cycles", "J", "mJ", "uJ", "nJ", "pJ"]
-    key: tuple[
-        Literal[
-            "op",
-            "in_channels",
-            "out_channels",
-            "kernel_size",
-            "stride",
-            "dilation",
-            "groups",
-            "in_h",
-            "in_w",
-            "out_h",
-            "out_w",
-            "positions",
-            "w_bits",
-            "a_bits",
-        ],
-        ...,
-    ] = Field(min_length=3)
+    unit: Literal[tuple(UNITS)]  # type: ignore[valid-type]
+    key: tuple[Literal[KEYS], ...] = Field(min_length=3)  # type: ignore[valid-type]
     notes: tuple[str, ...] = ()
     overheads: Overheads | None = None
     entries: tuple[TableEntry, ...] = Field(min_length=1, max_length=200_000)
@@ -231,36 +199,29 @@ class LookupTable(_Block):
 def parse_lookup_table(content: bytes, file: str, *, sha256: str | None = None) -> LookupTable:
     """The table that a JSON text holds; ``ProfileError`` with every problem otherwise."""
     if sha256 and hashlib.sha256(content).hexdigest() != sha256:
-        raise _failure(file, "the file is not the one that the profile names: its sha256 differs")
+        raise ProfileError.at(
+            Place(file=file), "the file is not the one that the profile names: its sha256 differs"
+        )
     try:
         data = json.loads(content.decode("utf-8-sig"), parse_constant=_refuse)
     except json.JSONDecodeError as error:
         place = Place(file=file, line=error.lineno, column=error.colno)
-        raise ProfileError(
-            [ProfileProblem(place=place, field="", message=f"not JSON: {error.msg}")]
-        ) from None
+        raise ProfileError.at(place, f"not JSON: {error.msg}") from None
     except (ValueError, RecursionError) as error:  # not UTF-8, NaN, endless digits, nested too deep
-        raise _failure(file, f"not a JSON table: {str(error)[:200]}") from None
+        raise ProfileError.at(Place(file=file), f"not a JSON table: {str(error)[:200]}") from None
     try:
         return LookupTable.model_validate(data)
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False)
         if any(item["loc"][:1] == ("entries",) and len(item["loc"]) > 1 for item in found):
-            found = [
-                item for item in found if item["type"] != "too_short"
-            ]  # entries that are wrong are there
-        problems = [_problem(file, item) for item in found]
-        raise ProfileError(problems) from None
+            found = [item for item in found if item["type"] != "too_short"]  # wrong entries are there
+        raise ProfileError([_problem(file, item) for item in found]) from None
     except ValueError as error:
-        raise _failure(file, str(error)) from None
+        raise ProfileError.at(Place(file=file), str(error)) from None
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no measured value")
-
-
-def _failure(file: str, message: str) -> ProfileError:
-    return ProfileError([ProfileProblem(place=Place(file=file), field="", message=message)])
+    raise ValueError(f"{constant} is not a measured value")
 
 
 def _problem(file: str, error: Any) -> ProfileProblem:

@@ -127,11 +127,11 @@ def _number(
         elif needs_unit:
             raise ValueError(f"{value} has no unit; write it like {dimension.examples}")
         if not math.isfinite(value):
-            raise ValueError(f"{shown(node.value)} is no finite figure")
+            raise ValueError(f"{shown(node.value)} is not a finite figure")
         if value < 0 or (value == 0 and not quantity.may_be_zero):
             raise ValueError(f"{shown(node.value)} must be greater than zero")
         if value > _LARGEST or 0 < value < 1 / _LARGEST:
-            raise ValueError(f"{shown(node.value)} is no figure of a real device")
+            raise ValueError(f"{shown(node.value)} is not a figure of a real device")
     except ValueError as error:
         problems.append(ProfileProblem(place=node.place, field=path, message=str(error)))
         return 1.0  # stands in, so that the other checks can go on

@@ -24,7 +24,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfileProblem:
-    """One thing to mend, and where."""
+    """One thing to fix, and where."""
 
     place: Place
     field: str
@@ -53,6 +53,11 @@ class ProfileError(HwbmpqError):
         lines = [str(problem) for problem in self.problems[:MOST_PROBLEMS]]
         left = len(self.problems) - len(lines)
         super().__init__("\n".join([*lines, *([f"… and {left} more problems"] if left else [])]), hint=hint)
+
+    @classmethod
+    def at(cls, place: Place, message: str, *, field: str = "") -> "ProfileError":
+        """An error with a single problem."""
+        return cls([ProfileProblem(place=place, field=field, message=message)])
 
 
 def unknown_key(key: str, known: Iterable[str]) -> str:

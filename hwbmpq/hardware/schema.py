@@ -65,14 +65,14 @@ def _format(value: Any) -> NumberFormat:
 def known_op(value: str) -> str:
     """The operation itself; ``ValueError`` if there is none of that name."""
     if value != "*" and value not in OPS:
-        raise ValueError(f"{value[:40]!r} is no operation: use *, {', '.join(OPS)}")
+        raise ValueError(f"{value[:40]!r} is not an operation: use *, {', '.join(OPS)}")
     return value
 
 
 def known_quantity(value: str) -> str:
     """A quantity that a profile can choose a cost model for."""
     if value not in QUANTITIES:
-        raise ValueError(f"{value[:40]!r} is no quantity: use {', '.join(QUANTITIES)}")
+        raise ValueError(f"{value[:40]!r} is not a quantity: use {', '.join(QUANTITIES)}")
     return value
 
 

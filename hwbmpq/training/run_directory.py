@@ -1,19 +1,16 @@
-"""The folder that a run leaves behind; each file in it is whole at any moment, or not there yet."""
+"""The folder of a run; every file in it is written atomically."""
 
 import io
 import json
-import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from hashlib import blake2b
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.io import disk_hint
+from hwbmpq.io import CHECKSUM_DIGITS, UNFINISHED, atomic_write, checksum, disk_hint
 from hwbmpq.report.run_files import ALLOCATION, BEST, CONFIG, FACTS, HISTORY, PACKED, PAGE
 from hwbmpq.report.run_files import CHECKPOINT as LAST
 from hwbmpq.report.run_files import PREVIOUS_CHECKPOINT as PREVIOUS
@@ -41,7 +38,6 @@ _OURS = (
     *map(of_best, _EXPORTS),
 )
 _FOLDERS = ("baseline", "tensorboard")
-_UNFINISHED = ".unfinished"
 
 
 class CheckpointError(HwbmpqError):
@@ -53,8 +49,8 @@ class RunDirectory:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._last_is_whole: bool | None = None
-        """None if nobody has looked yet."""
+        self._last_is_good: bool | None = None
+        """Whether the last checkpoint is undamaged; None if that was not checked yet."""
 
     def check_free(self, *, overwrite: bool = False) -> "RunDirectory":
         """An error if the folder holds anything; with ``overwrite``, anything but a run."""
@@ -70,8 +66,8 @@ class RunDirectory:
         try:
             self._clear()
             self.path.mkdir(parents=True, exist_ok=True)
-            (self.path / _UNFINISHED).touch()
-            (self.path / _UNFINISHED).unlink()
+            (self.path / UNFINISHED).touch()
+            (self.path / UNFINISHED).unlink()
         except OSError as error:
             raise HwbmpqError(
                 f"{self.path}: cannot be written to: {error.strerror or error}",
@@ -83,7 +79,7 @@ class RunDirectory:
         """What is in the folder, but for files that were never finished."""
         if not self.path.is_dir():
             return []
-        return [entry for entry in self.path.iterdir() if not entry.name.endswith(_UNFINISHED)]
+        return [entry for entry in self.path.iterdir() if not entry.name.endswith(UNFINISHED)]
 
     def _refuse(self, overwrite: bool) -> None:
         is_run = (self.path / CONFIG).exists()
@@ -97,16 +93,16 @@ class RunDirectory:
         if not is_run:
             foreign = sorted(entry.name for entry in self._entries())
             raise HwbmpqError(
-                f"{self.path} is no run of hwbmpq, it holds {', '.join(foreign[:3])}: nothing is overwritten",
+                f"{self.path} is not a run of hwbmpq, it holds {', '.join(foreign[:3])}: nothing is overwritten",
                 hint="name another folder with --run-dir",
             )
 
     def _clear(self) -> None:
-        """Take away what belongs to a run, and nothing else."""
+        """Remove what belongs to a run, and nothing else."""
         found = list(self.path.iterdir()) if self.path.is_dir() else []
         # The settings last: what is left if this is interrupted is still a run, which can be overwritten again.
         for entry in sorted(found, key=lambda entry: entry.name == CONFIG):
-            if entry.is_file() and entry.name.removesuffix(_UNFINISHED) in _OURS:
+            if entry.is_file() and entry.name.removesuffix(UNFINISHED) in _OURS:
                 entry.unlink()
             elif entry.name in _FOLDERS and entry.is_dir():
                 shutil.rmtree(entry)
@@ -114,7 +110,7 @@ class RunDirectory:
     def open(self) -> "RunDirectory":
         """An existing run."""
         if not (self.path / CONFIG).is_file():
-            what = "is no run of hwbmpq: it has no config.yaml" if self.path.exists() else "does not exist"
+            what = "is not a run of hwbmpq: it has no config.yaml" if self.path.exists() else "does not exist"
             raise HwbmpqError(f"{self.path} {what}", hint="give the folder that hwbmpq compress wrote")
         return self
 
@@ -128,7 +124,7 @@ class RunDirectory:
         return self.path / ONNX_FILES[kind]
 
     def forget_exports(self) -> None:
-        """Take away files that a network was exported to: it is about to change."""
+        """Remove the files that a network was exported to: it is about to change."""
         exports = [self.path / name for export in _EXPORTS for name in (export, of_best(export))]
         for path in filter(Path.exists, exports):
             try:
@@ -179,17 +175,14 @@ class RunDirectory:
     # checkpoints
 
     def save_checkpoint(self, content: Mapping[str, Any]) -> None:
-        """Keep the state of a run; the one before stays beside it."""
-        data = _packed(content)
-        if self._last_is_whole is None:
-            self._last_is_whole = _is_whole(self.path / LAST)
-        with self._unfinished(LAST) as temporary:
-            _write_through(temporary, data)
-            if self._last_is_whole:  # a damaged one must not take the place of a good one
-                (self.path / LAST).replace(self.path / PREVIOUS)
-            self._last_is_whole = False  # it has moved
-            self._finish(temporary, LAST)
-        self._last_is_whole = True
+        """Save the state of a run; the one before is kept beside it."""
+        if self._last_is_good is None:
+            self._last_is_good = _is_good(self.path / LAST)
+        # A damaged checkpoint must not take the place of a good one.
+        keep_old = self.path / PREVIOUS if self._last_is_good else None
+        self._last_is_good = None
+        self._write(LAST, _packed(content), keep_old=keep_old)
+        self._last_is_good = True
 
     def save_best(self, content: Mapping[str, Any]) -> None:
         self._write(BEST, _packed(content))
@@ -199,7 +192,7 @@ class RunDirectory:
         return any((self.path / name).exists() for name in (LAST, PREVIOUS))
 
     def load_checkpoint(self, *, best: bool = False) -> tuple[dict[str, Any], str]:
-        """The newest state that is whole, and what was wrong with a newer one ("" if nothing)."""
+        """The newest undamaged state, and what was wrong with a newer one ("" if nothing)."""
         problems: list[str] = []
         for name in [BEST] if best else [LAST, PREVIOUS]:
             path = self.path / name
@@ -217,78 +210,61 @@ class RunDirectory:
             )
         if best or self.has_checkpoint:
             raise CheckpointError(
-                "; ".join(problems), hint="there is no older state that is whole: start the run anew"
+                "; ".join(problems), hint="there is no older state that is undamaged: start the run anew"
             )
         raise CheckpointError(
             f"{self.path} has no checkpoint yet",
             hint=f"hwbmpq compress --resume {self.path} goes on with it",
         )
 
-    # writing
-
-    def _write(self, name: str, data: bytes) -> None:
-        with self._unfinished(name) as temporary:
-            _write_through(temporary, data)
-            self._finish(temporary, name)
-
-    @contextmanager
-    def _unfinished(self, name: str) -> Iterator[Path]:
-        """Where a file is written before it gets its name; gone if the disk refuses, and the error says so."""
-        temporary = self.path / f"{name}{_UNFINISHED}"
+    def _write(self, name: str, data: bytes, *, keep_old: Path | None = None) -> None:
         try:
-            yield temporary
-        except OSError as error:
-            with suppress(OSError):  # a disk that has become read-only keeps it, and nobody reads it
-                temporary.unlink()
+            with atomic_write(self.path / name, keep_old=keep_old) as file:
+                file.write(data)
+        except HwbmpqError as error:
             is_run = (self.path / CONFIG).exists()
             then = f"continue with --resume {self.path}" if is_run else "start the run again"
-            raise HwbmpqError(
-                f"{self.path / name} cannot be written: {error.strerror or error}; what was there before is untouched",
-                hint=f"{disk_hint(error) or 'see to the folder'}, then {then}",
-            ) from error
-
-    def _finish(self, temporary: Path, name: str) -> None:
-        temporary.replace(self.path / name)
-        if os.name == "posix":  # the new name must survive a power failure as well
-            folder = os.open(self.path, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-
-
-def _write_through(path: Path, data: bytes) -> None:
-    """Write a file and wait until the disk has it."""
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+            raise HwbmpqError(str(error), hint=f"{error.hint or 'check the folder'}, then {then}") from error
 
 
 def _packed(content: Mapping[str, Any]) -> bytes:
     """A torch archive whose comment is the checksum of all of it.
 
-    Torch's reader does not notice every flipped bit: some make it hand out memory that nobody wrote to.
+    Torch's reader does not notice every flipped bit: some make it return uninitialised memory.
     """
     # In memory first: torch's own writer reports a full disk as an internal error.
     buffer = io.BytesIO()
-    torch.save({"format": FORMAT, **content}, buffer)
+    torch.save({"format": FORMAT, **_with_decisions_once(content)}, buffer)
     archive = buffer.getvalue()
     assert archive.endswith(_NO_COMMENT), "an archive of torch's has no comment"
-    comment = _checksum(archive)
+    comment = _comment(archive)
     return archive[: -len(_NO_COMMENT)] + len(comment).to_bytes(2, "little") + comment
+
+
+def _with_decisions_once(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same content; the epochs' records refer to the allocator's decisions, and pickle stores an object once."""
+    history: list[Any] = content.get("allocator", {}).get("history", [])
+    progress = content.get("progress", {})
+    records = [
+        {
+            name: next((made for made in history if made == value), value) if name == "decision" else value
+            for name, value in record.items()
+        }
+        for record in progress.get("records", ())
+    ]
+    return {**content, "progress": {**progress, "records": records}} if history and records else content
 
 
 _NO_COMMENT = b"\0\0"  # a zip archive ends with the length of its comment, and the comment
 _MARK = b"hwbmpq blake2b "
-_COMMENT_BYTES = len(_MARK) + 64
+_COMMENT_BYTES = len(_MARK) + CHECKSUM_DIGITS
 
 
-def _checksum(archive: bytes) -> bytes:
-    return _MARK + blake2b(archive, digest_size=32).hexdigest().encode()
+def _comment(archive: bytes) -> bytes:
+    return _MARK + checksum(archive)
 
 
-def _is_whole(path: Path) -> bool:
+def _is_good(path: Path) -> bool:
     try:
         _checked(path)
     except CheckpointError:
@@ -301,8 +277,8 @@ def _unpacked(path: Path) -> dict[str, Any]:
     archive = _checked(path)
     try:
         content: dict[str, Any] = torch.load(io.BytesIO(archive), map_location="cpu", weights_only=True)
-    except Exception as error:  # whoever wrote it, it was not hwbmpq; torch raises many types
-        raise CheckpointError(f"{path} is no checkpoint of hwbmpq ({type(error).__name__})") from error
+    except Exception as error:  # not written by hwbmpq; torch raises many types
+        raise CheckpointError(f"{path} is not a checkpoint of hwbmpq ({type(error).__name__})") from error
     if content.get("format") != FORMAT:
         raise CheckpointError(f"{path} is of another version of hwbmpq ({content.get('format')})")
     return content
@@ -316,7 +292,7 @@ def _checked(path: Path) -> bytes:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
     archive, comment = data[: -_COMMENT_BYTES - 2] + _NO_COMMENT, data[-_COMMENT_BYTES:]
     if not comment.startswith(_MARK):
-        raise CheckpointError(f"{path} is cut short, or no checkpoint of hwbmpq")
-    if comment != _checksum(archive):
+        raise CheckpointError(f"{path} is cut short, or not a checkpoint of hwbmpq")
+    if comment != _comment(archive):
         raise CheckpointError(f"{path} is damaged: its checksum is wrong")
     return archive

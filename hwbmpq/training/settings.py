@@ -51,7 +51,9 @@ class RunSettings(AllocationConfig):
     test_images: int | None = Field(default=None, ge=1)
     calibration_images: int = Field(default=512, ge=1)
     """For runs without training."""
-    augment: Literal["none", "crop", "flip-crop"] | None = None
+    augment: Literal["none", "crop", "flip-crop", "random-resized-crop", "rand-augment"] | None = None
+    workers: int | None = Field(default=None, ge=0)
+    """Processes that read images; by default up to four for files, none for images in memory."""
     # schedule
     epochs: int = Field(ge=0)
     warmup_epochs: int | None = Field(default=None, ge=1)

@@ -197,7 +197,7 @@ def test_a_foreign_checkpoint_is_an_error_that_says_so(run: Run) -> None:
         torch.save({"model": {}}, f"one/{name}")
     code, _, err = run("evaluate", "one")
     assert code == 2
-    assert "no checkpoint of hwbmpq" in err
+    assert "not a checkpoint of hwbmpq" in err
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_export_of_the_best_epoch_and_other_images(run: Run) -> None:
             "hwbmpq export run --format packed --best",
         ),
         (["evaluate", "run", "--runtime", "packed", "--file", "x"], "--file x is not there", ""),
-        (["export", "run/config.yaml"], "is no run of hwbmpq", ""),
+        (["export", "run/config.yaml"], "is not a run of hwbmpq", ""),
         (["export", "run", "-o", "x.safetensors"], "end with .onnx", ""),
         (["export", "run", "-o", "run/config.yaml/x.onnx"], "is no folder", ""),
         (["benchmark", "run", "--threads", "9999"], "--threads 9999", ""),

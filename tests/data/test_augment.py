@@ -79,7 +79,7 @@ def test_a_flipped_crop_is_a_window_of_the_image_or_its_mirror() -> None:
 def test_a_part_of_the_windows_belongs_to_that_part_of_the_images() -> None:
     pixels = pictures(12, 16, 16)
     windows = drawn(get_augmentation("flip-crop"), pixels)
-    assert torch.equal(windows.part(4, 9).of(pixels[4:9]), windows.of(pixels)[4:9])
+    assert torch.equal(windows.part(slice(4, 9)).of(pixels[4:9]), windows.of(pixels)[4:9])
 
 
 def test_small_images_are_not_moved() -> None:

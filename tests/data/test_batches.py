@@ -1,15 +1,20 @@
 """Training batches: every image once, the same again, whoever asks."""
 
+import random
+import shutil
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from hwbmpq.data import Batches, LabelledImages, LoaderBatches, TrainingBatches
+from hwbmpq.data import Batches, LabelledImages, LoaderBatches, TrainingBatches, load_data, open_data
 from hwbmpq.data.pixels import Resident
 from hwbmpq.errors import HwbmpqError, UnknownNameError
 
@@ -212,5 +217,83 @@ def test_a_loader_without_a_length_is_refused() -> None:
 
 @pytest.mark.parametrize("batch", [{"image": 1}, (torch.zeros(1),), (torch.zeros(1), [0])])
 def test_a_loader_of_something_else_is_refused(batch: Any) -> None:
-    with pytest.raises(HwbmpqError, match=f"yields a {type(batch).__name__} that is no pair"):
+    with pytest.raises(HwbmpqError, match=f"yields a {type(batch).__name__} that is not a pair"):
         next(LoaderBatches([batch]).epoch(0))
+
+
+PHOTOGRAPHIC = ["random-resized-crop", "rand-augment"]
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photographs")
+    generator = torch.Generator().manual_seed(1)
+    for number in range(24):
+        place = folder / ("val" if number < 4 else "train") / f"class{number % 2}"
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = torch.randint(0, 256, (40, 50, 3), generator=generator, dtype=torch.uint8)
+        Image.fromarray(pixels.numpy()).save(place / f"{number}.png")
+    return folder
+
+
+def photographic(folder: Path, augment: str, *, workers: int = 0, **options: Any) -> TrainingBatches:
+    data = open_data(f"folder:{folder}").sized(options.pop("size", (3, 16, 16)), workers=workers)
+    return TrainingBatches(data.train, **({"batch_size": 4, "augment": augment, "seed": 1} | options))
+
+
+@pytest.mark.parametrize("augment", PHOTOGRAPHIC)
+def test_photographs_are_the_same_with_workers_at_any_start_and_by_ranks(
+    augment: str, photographs: Path
+) -> None:
+    random_states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
+    epoch = list(photographic(photographs, augment).epoch(1))
+    assert len(epoch) == 5
+    assert len({images.numpy().tobytes() for images, _ in epoch}) == 5
+    assert_same(photographic(photographs, augment, workers=2).epoch(1), iter(epoch))
+    assert_same(photographic(photographs, augment).epoch(1, start=3), iter(epoch[3:]))
+    shares = [photographic(photographs, augment, rank=rank, ranks=2).epoch(1) for rank in (0, 1)]
+    joined = (tuple(map(torch.cat, zip(*step, strict=True))) for step in zip(*shares, strict=True))
+    assert_same(joined, iter(epoch))
+    assert torch.equal(random_states[0], torch.get_rng_state())
+    assert random_states[1] == random.getstate()
+    assert np.array_equal(random_states[2], np.random.get_state()[1])
+
+
+@pytest.mark.parametrize("augment", PHOTOGRAPHIC)
+def test_photographs_differ_by_epoch_and_can_be_grey(augment: str, photographs: Path) -> None:
+    batches = photographic(photographs, augment, size=(1, 16, 12))
+    first, second = (next(batches.epoch(number))[0] for number in (0, 1))
+    assert first.shape == second.shape == (4, 1, 16, 12)
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("spec", ["digits", "fake"])
+def test_images_that_are_no_files_are_cropped_and_resized_too(spec: str) -> None:
+    data = load_data(spec, input_size=(3, 32, 32), train_limit=8)
+    ((images, _),) = TrainingBatches(data.train, batch_size=8, augment="rand-augment").epoch(0)
+    assert images.shape == (8, 3, 32, 32)
+
+
+def test_photographs_of_what_are_none_are_refused() -> None:
+    with pytest.raises(HwbmpqError, match="numbered: rand-augment is for photographs"):
+        batches_of(augment="rand-augment")
+
+
+def test_a_broken_photograph_is_named_though_a_worker_reads_it(photographs: Path, tmp_path: Path) -> None:
+    shutil.copytree(photographs, tmp_path / "copy")
+    data = open_data(f"folder:{tmp_path / 'copy'}").sized((3, 16, 16), workers=2)
+    batches = TrainingBatches(data.train, batch_size=4, augment="random-resized-crop")
+    (tmp_path / "copy/train/class0/8.png").write_bytes(b"broken")
+    with pytest.raises(HwbmpqError, match=r"class0/8\.png: cannot be decoded") as raised:
+        list(batches.epoch(0))
+    assert "Traceback" not in str(raised.value)
+    assert "replace the file" in raised.value.hint
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_streamed_files_are_those_in_memory(workers: int, photographs: Path) -> None:
+    opened = open_data(f"folder:{photographs}")
+    resident = opened.sized((3, 16, 16)).train
+    streamed = opened.sized((3, 16, 16), resident_bytes=0, workers=workers).train
+    one, other = (TrainingBatches(images, batch_size=4, augment="crop") for images in (resident, streamed))
+    assert_same(one.epoch(0, start=1), other.epoch(0, start=1))

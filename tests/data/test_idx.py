@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hwbmpq.data import idx, load_data, open_data
+from hwbmpq.data import load_data, open_data, torchvision_sets
 from hwbmpq.errors import HwbmpqError
 
 SIZE = (1, 6, 5)
@@ -16,7 +16,7 @@ SIZE = (1, 6, 5)
 
 @pytest.fixture(autouse=True)
 def _without_debians(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(idx, "DEBIAN_FOLDER", tmp_path / "debian")
+    monkeypatch.setattr(torchvision_sets, "DEBIAN_FOLDER", tmp_path / "debian")
 
 
 def write(path: Path, values: np.ndarray, packed: bool = False) -> None:
@@ -90,7 +90,7 @@ def test_a_cut_archive_is_named(tmp_path: Path, keep: int) -> None:
 def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:
     write_set(tmp_path)
     write(tmp_path / "train-images-idx3-ubyte", np.zeros(7))
-    with pytest.raises(HwbmpqError, match="is no IDX file of bytes in 3 dimensions"):
+    with pytest.raises(HwbmpqError, match="is not an IDX file of bytes in 3 dimensions"):
         open_data("fashion-mnist", root=tmp_path)
 
 

@@ -127,7 +127,7 @@ def test_classes_that_only_test_images_have_are_named(tmp_path: Path) -> None:
 
 def test_a_bad_test_part_is_named(tmp_path: Path) -> None:
     spec = saved(tmp_path, x_train=pixels(3, 8, 8), y_train=labels(3), x_test=pixels(3, 64), y_test=labels(3))
-    with pytest.raises(HwbmpqError, match=r"x_test: shape \(3, 64\) is no list of images"):
+    with pytest.raises(HwbmpqError, match=r"x_test: shape \(3, 64\) is not a list of images"):
         load_data(spec, input_size=GREY)
 
 
@@ -152,14 +152,14 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
         {"x_train": pixels(2, 8, 8), "y_train": np.eye(2, dtype=int)},
         r"y_train: int64 of shape \(2, 2\)",
     ),
-    "negative": ({"x_train": pixels(2, 8, 8), "y_train": labels(2) - 1}, "no class numbers from 0"),
+    "negative": ({"x_train": pixels(2, 8, 8), "y_train": labels(2) - 1}, "not class numbers from 0"),
     "no-images": ({"x_train": pixels(0, 8, 8), "y_train": labels(0)}, "y_train: is empty"),
-    "flat": ({"x_train": pixels(2, 64), "y_train": labels(2)}, r"shape \(2, 64\) is no list of images"),
+    "flat": ({"x_train": pixels(2, 64), "y_train": labels(2)}, r"shape \(2, 64\) is not a list of images"),
     "first": ({"x_train": pixels(2, 3, 8, 8), "y_train": labels(2)}, "has its channels first"),
     "int": ({"x_train": pixels(2, 8, 8).astype(int), "y_train": labels(2)}, "pixels of type int64"),
     "range": (
         {"x_train": -np.ones((2, 8, 8)), "y_train": labels(2)},
-        r"values from -1.0 to -1.0 are no pixels",
+        r"values from -1.0 to -1.0 are not pixels",
     ),
     "nan": ({"x_train": np.full((2, 8, 8), np.nan), "y_train": labels(2)}, "values from nan to nan"),
     "object": ({"x_train": np.array([None]), "y_train": labels(1)}, "Object arrays cannot be loaded"),

@@ -262,8 +262,8 @@ def test_shared_tensors_are_stored_once(tmp_path: Path) -> None:
     file = read_packed(tmp_path / "a.safetensors")
     weights = [name for name in file.container.tensors if name.endswith("weight")]
     assert sorted(weights) == ["first.weight", "table.weight", "twice.weight"]
-    assert file.container.tensors["first.weight"].dtype == "U8"
-    assert file.container.tensors["table.weight"].dtype == "F32"  # the embedding needs it so
+    assert file.container.tensors["first.weight"].dtype == torch.uint8
+    assert file.container.tensors["table.weight"].dtype == torch.float32  # the embedding needs it so
 
 
 def test_a_weight_shared_at_two_widths_is_stored_in_float(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_a_weight_shared_at_two_widths_is_stored_in_float(tmp_path: Path) -> Non
     model = prepared(Tied(), values, precision=4)
     assign(model, {"first": 4, "second": 8})
     check_round_trip(trained(model, values), Tied(), values, tmp_path)
-    assert read_packed(tmp_path / "a.safetensors").container.tensors["first.weight"].dtype == "F32"
+    assert read_packed(tmp_path / "a.safetensors").container.tensors["first.weight"].dtype == torch.float32
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -453,5 +453,5 @@ def test_what_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(PackedFileError, match=r"model.safetensors cannot be read: No such file"):
         hwbmpq.load(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(PackedFileError, match="pipe is no file"):
+    with pytest.raises(PackedFileError, match="pipe is not a file"):
         hwbmpq.load(tmp_path / "pipe")

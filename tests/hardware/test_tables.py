@@ -68,7 +68,7 @@ def test_tables_are_read_from_nowhere_else(file: str, write: Write, tmp_path: Pa
         ({"schema": "other"}, "schema"),
         (
             {"entries": [{"op": "convolution", "w_bits": 8, "a_bits": 8, "macs": 10, "value": 1}]},
-            "'convolution' is no operation",
+            "'convolution' is not an operation",
         ),
         (
             {"entries": [{"op": "conv2d", "w_bits": 8, "a_bits": 8, "macs": 10, "value": 1, "kernal": 3}]},
@@ -95,7 +95,7 @@ def test_wrong_tables_say_what_is_wrong(
     ("content", "message"),
     [
         ("{", r"t.json:1:2: not JSON"),
-        ('{"a": NaN}', "NaN is no measured value"),
+        ('{"a": NaN}', "NaN is not a measured value"),
         ("[" * 100_000, "not a JSON table"),
         ("[1]", "t.json"),
         ("1" * 10_000, "not a JSON table"),

@@ -88,7 +88,7 @@ def test_overwrite_leaves_the_users_own_folders(run: RunDirectory) -> None:
 
 def test_a_folder_that_is_no_run_is_never_emptied(tmp_path: Path) -> None:
     (tmp_path / "best.pt").write_text("mine")
-    with pytest.raises(HwbmpqError, match=r"is no run of hwbmpq, it holds .*: nothing is overwritten"):
+    with pytest.raises(HwbmpqError, match=r"is not a run of hwbmpq, it holds .*: nothing is overwritten"):
         RunDirectory(tmp_path).create(overwrite=True)
     assert (tmp_path / "best.pt").read_text() == "mine"
 
@@ -136,7 +136,7 @@ def test_an_unwritable_folder_is_found_at_once(
 
 
 def test_opening_what_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(HwbmpqError, match=r"is no run of hwbmpq: it has no config.yaml"):
+    with pytest.raises(HwbmpqError, match=r"is not a run of hwbmpq: it has no config.yaml"):
         RunDirectory(tmp_path).open()
     with pytest.raises(HwbmpqError, match="does not exist"):
         RunDirectory(tmp_path / "nothing").open()
@@ -253,7 +253,7 @@ def test_two_damaged_checkpoints_are_an_error_that_names_both(run: RunDirectory)
 @pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
 def test_a_foreign_torch_file_is_a_clear_error(legacy: bool, tmp_path: Path) -> None:
     torch.save({"state_dict": {}}, tmp_path / LAST, _use_new_zipfile_serialization=not legacy)
-    with pytest.raises(CheckpointError, match=f"{LAST} is .*no checkpoint of hwbmpq"):
+    with pytest.raises(CheckpointError, match=f"{LAST} is .*not a checkpoint of hwbmpq"):
         RunDirectory(tmp_path).load_checkpoint()
 
 
@@ -397,3 +397,17 @@ def test_a_damaged_state_never_takes_the_place_of_a_good_one(tmp_path: Path) -> 
     RunDirectory(tmp_path / "run").save_checkpoint({"number": 3})
     last.unlink()
     assert RunDirectory(tmp_path / "run").load_checkpoint()[0]["number"] == 1
+
+
+def test_a_decision_is_stored_once_though_two_parts_hold_it(tmp_path: Path) -> None:
+    def state(shown: dict[str, Any] | None) -> dict[str, Any]:
+        history = [{"epoch": 1, "scores": {f"layer {n}": n / 7 for n in range(999)}}]
+        return {"allocator": {"history": history}, "progress": {"records": [{"epoch": 1, "decision": shown}]}}
+
+    sizes = []
+    for shown in (None, state(None)["allocator"]["history"][0]):
+        run = RunDirectory(tmp_path / str(shown is None)).create()
+        run.save_checkpoint(state(shown))
+        sizes.append((run.path / LAST).stat().st_size)
+        assert run.load_checkpoint()[0] == {"format": "hwbmpq-checkpoint/1", **state(shown)}
+    assert sizes[1] < sizes[0] + 200

@@ -3,23 +3,20 @@
 ONNX Runtime notices a damaged graph, mostly, but no flipped bit of a weight.
 """
 
-from hashlib import blake2b
-
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.io import BLANK_CHECKSUM, CHECKSUM_DIGITS, with_checksum
 
 KEY = "hwbmpq.checksum"
 """Of the metadata; the entry is the last one."""
-_DIGITS = 64
-BLANK = "0" * _DIGITS
+BLANK = BLANK_CHECKSUM.decode()
 """Stands in the place of the checksum while it is computed."""
-_MARK = KEY.encode() + bytes([0x12, _DIGITS])
+_MARK = KEY.encode() + bytes([0x12, CHECKSUM_DIGITS])
 """In protocol buffers: the key, then a second field of so many bytes."""
 
 
 def add_checksum(content: bytes) -> bytes:
     """The file with its checksum in the place of the blank one."""
-    start = content.rindex(_MARK + BLANK.encode()) + len(_MARK)
-    return content[:start] + _checksum(content) + content[start + _DIGITS :]
+    return with_checksum(content, content.rindex(_MARK + BLANK_CHECKSUM) + len(_MARK))
 
 
 def verify_checksum(content: bytes, what: str) -> bool:
@@ -27,12 +24,6 @@ def verify_checksum(content: bytes, what: str) -> bool:
     place = content.rfind(_MARK)
     if place < 0:
         return False
-    start = place + len(_MARK)
-    blank = content[:start] + BLANK.encode() + content[start + _DIGITS :]
-    if content[start : start + _DIGITS] != _checksum(blank):
+    if with_checksum(content, place + len(_MARK)) != content:
         raise HwbmpqError(f"{what} is damaged, or was changed: its checksum is wrong", hint="export it again")
     return True
-
-
-def _checksum(content: bytes) -> bytes:
-    return blake2b(content, digest_size=_DIGITS // 2).hexdigest().encode()

@@ -1,26 +1,24 @@
-"""A safetensors file whose every byte is accounted for, and covered by a checksum.
+"""The safetensors file of a packed network: read and written by the safetensors package, with checks of our own.
 
-Written and read here, not by the safetensors package: files come out the same each time, are written piece by piece,
-and nothing in a damaged or hostile one is believed before it is checked. The package can read them all the same.
+On top of the package's checks (every tensor inside the file, no gap, no overlap): a checksum over the whole file, no
+name twice, nothing in the header that is not understood. Metadata are added by hand, since the package writes them in
+a random order, and files should come out the same each time.
 """
 
 import json
 import os
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
-from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
+import safetensors.torch
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.io import disk_hint
+from hwbmpq.io import BLANK_CHECKSUM, CHECKSUM_DIGITS, atomic_write, with_checksum
 
 DTYPES = {
     "F64": torch.float64,
@@ -35,12 +33,14 @@ DTYPES = {
     "BOOL": torch.bool,
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
-METADATA, CHECKSUM = "hwbmpq", "blake2b"
+_METADATA, _CHECKSUM = "hwbmpq", "blake2b"
 """Names in the file's ``__metadata__``."""
-LARGEST_HEADER = 1 << 24
-CHECKSUM_DIGITS = 64
-LENGTH_BYTES = 8
-_UNFINISHED = ".unfinished"
+_CHECKSUM_MARK = f'"{_CHECKSUM}":"'.encode()
+_ENTRY = {"dtype", "shape", "data_offsets"}
+_LARGEST_HEADER = 1 << 24
+_LENGTH_BYTES = 8
+_NOT_OURS = "give a model.safetensors that hwbmpq wrote; a file of float weights is read with --weights"
+_WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0)  # opening a pipe would wait for a writer
 
 
 class PackedFileError(HwbmpqError):
@@ -48,103 +48,165 @@ class PackedFileError(HwbmpqError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorEntry:
-    """A tensor to be written; its bytes are made when their turn comes."""
+class Container:
+    """The content of a file that was checked."""
 
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    data: Callable[[], NDArray[np.uint8]]
-
-    @property
-    def size(self) -> int:
-        return byte_size(self.dtype, self.shape)
+    path: Path
+    metadata: str
+    tensors: Mapping[str, Tensor]
 
 
-def byte_size(dtype: str, shape: Sequence[int]) -> int:
-    return prod(shape) * DTYPES[dtype].itemsize
-
-
-def tensor_entry(name: str, tensor: Tensor) -> TensorEntry:
-    """An entry with a tensor's own values."""
-    if tensor.dtype not in DTYPE_NAMES:
-        raise HwbmpqError(f"{name} is of type {tensor.dtype}, which a safetensors file cannot hold")
-
-    def data() -> NDArray[np.uint8]:
-        flat = tensor.detach().cpu().contiguous().reshape(-1)
-        return flat.view(torch.uint8).numpy()
-
-    return TensorEntry(name=name, dtype=DTYPE_NAMES[tensor.dtype], shape=tuple(tensor.shape), data=data)
-
-
-# writing
-
-
-def write_container(path: Path, entries: Sequence[TensorEntry], metadata: str) -> int:
-    """Write a file that is whole or not there; returns the size of its header."""
-    # The widest types first, so that each tensor begins at a multiple of its width.
-    ordered = sorted(entries, key=lambda entry: -DTYPES[entry.dtype].itemsize)
-    header = _header(ordered, metadata)
-    temporary = path.with_name(path.name + _UNFINISHED)
-    try:
-        with temporary.open("wb") as file:
-            _write(file, header, ordered)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        raise HwbmpqError(
-            f"{path} cannot be written: {error.strerror or error}; what was there before is untouched",
-            hint=disk_hint(error),
-        ) from error
-    finally:
-        with suppress(OSError):  # it has been moved, or the disk has become read-only
-            temporary.unlink()
+def write_container(path: Path, tensors: Mapping[str, Tensor], metadata: str) -> int:
+    """Write a file atomically; returns the size of its header."""
+    for name, value in tensors.items():
+        if value.dtype not in DTYPE_NAMES:
+            raise HwbmpqError(f"{name} is of type {value.dtype}, which a safetensors file cannot hold")
+    # Copies: the package refuses tensors that share memory.
+    own = {
+        name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, value in tensors.items()
+    }
+    saved = safetensors.torch.save(own)
+    start = _LENGTH_BYTES + int.from_bytes(saved[:_LENGTH_BYTES], "little")
+    header = _header({_METADATA: metadata, _CHECKSUM: BLANK_CHECKSUM.decode()}, saved[_LENGTH_BYTES:start])
+    content = with_checksum(b"".join((header, memoryview(saved)[start:])), _checksum_at(header))
+    with atomic_write(path) as file:
+        file.write(content)
     return len(header)
 
 
-def _header(entries: Sequence[TensorEntry], metadata: str) -> bytes:
-    """Length and JSON; the checksum is still all zeros."""
-    content: dict[str, Any] = {"__metadata__": {METADATA: metadata, CHECKSUM: "0" * CHECKSUM_DIGITS}}
-    offset = 0
-    for entry in entries:
-        assert entry.name not in content
-        content[entry.name] = {
-            "dtype": entry.dtype,
-            "shape": entry.shape,
-            "data_offsets": [offset, offset + entry.size],
-        }
-        offset += entry.size
-    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % LENGTH_BYTES)  # so that the data are aligned
-    if len(text) > LARGEST_HEADER:
-        raise HwbmpqError(f"the header of the file would have {len(text)} bytes, more than {LARGEST_HEADER}")
-    return len(text).to_bytes(LENGTH_BYTES, "little") + text
+def _header(metadata: Mapping[str, str], entries: bytes) -> bytes:
+    """Length and JSON: the entries that the package wrote, after our metadata."""
+    text = json.dumps({"__metadata__": metadata}, separators=(",", ":"), ensure_ascii=False).encode()
+    text = text[:-1] + b"," + entries.strip()[1:]
+    text += b" " * (-len(text) % _LENGTH_BYTES)  # so that the data are aligned
+    if len(text) > _LARGEST_HEADER:
+        raise HwbmpqError(f"the header of the file would have {len(text)} bytes, more than {_LARGEST_HEADER}")
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + text
 
 
-def _write(file: BinaryIO, header: bytes, entries: Sequence[TensorEntry]) -> None:
-    checksum = blake2b(header, digest_size=CHECKSUM_DIGITS // 2)
-    file.write(header)
-    for entry in entries:
-        data = memoryview(entry.data())  # type: ignore[arg-type]  # numpy's stubs do not say that it is a buffer
-        assert data.nbytes == entry.size, f"{entry.name}: {data.nbytes} bytes, not {entry.size}"
-        checksum.update(data)
-        file.write(data)
-    file.seek(checksum_at(header))
-    file.write(checksum.hexdigest().encode())
+def _checksum_at(header: bytes) -> int:
+    """Where the digits of the checksum stand; quotes inside of other texts are escaped."""
+    return header.index(_CHECKSUM_MARK) + len(_CHECKSUM_MARK)
 
 
-def checksum_at(header: bytes) -> int:
-    """Where the digits of the checksum stand: the metadata come first, and their own quotes are escaped."""
-    mark = f'"{CHECKSUM}":"'.encode()
-    return header.index(mark) + len(mark)
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "posix":  # the new name must survive a power failure as well
-        descriptor = os.open(folder, os.O_RDONLY)
+def read_container(path: Path) -> Container:
+    """Read and check a file. No code from it is run, and no memory taken that it does not fill itself."""
+    with _opened(path) as file:
+        header = _read_header(file, path)
+        entries = parse_json(header[_LENGTH_BYTES:], path, "header")
+        metadata = _metadata(entries, path)
         try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            content = header + file.read()
+        except MemoryError as error:
+            raise PackedFileError(f"{path} does not fit into memory") from error
+    _verify(content, header, metadata[_CHECKSUM], path)
+    _check_entries(entries, path)
+    return Container(path=path, metadata=metadata[_METADATA], tensors=_tensors(content, path))
+
+
+def parse_json(data: bytes | str, path: Path, what: str) -> dict[str, Any]:
+    """A JSON object in which no name stands twice."""
+    try:
+        content = json.loads(data, object_pairs_hook=_without_duplicates, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise PackedFileError(
+            f"{path}: the {what} cannot be read: {str(error)[:200]}", hint=_NOT_OURS
+        ) from error
+    if not isinstance(content, dict):
+        raise PackedFileError(f"{path}: the {what} is not a JSON object", hint=_NOT_OURS)
+    return content
+
+
+def short(name: object) -> str:
+    """A name from a file, fit to be printed."""
+    return f"{name!r:.100}"
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | _WITHOUT_WAITING))  # noqa: SIM115 (handed out)
+    except OSError as error:
+        raise PackedFileError(f"{path} cannot be read: {error.strerror or error}") from error
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise PackedFileError(f"{path} is not a file")
+    return file
+
+
+def _read_header(file: BinaryIO, path: Path) -> bytes:
+    size = os.fstat(file.fileno()).st_size
+    start = file.read(_LENGTH_BYTES)
+    length = int.from_bytes(start, "little")
+    if len(start) < _LENGTH_BYTES or length > size - _LENGTH_BYTES:
+        raise PackedFileError(
+            f"{path} is cut short, or not a safetensors file: it has {size} bytes, its header alone should have "
+            f"{length}",
+            hint=_NOT_OURS,
+        )
+    if length > _LARGEST_HEADER:
+        raise PackedFileError(f"{path}: a header of {length} bytes is more than {_LARGEST_HEADER}")
+    return start + file.read(length)
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{short(name)} stands there twice")
+        found[name] = value
+    return found
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
+
+
+def _metadata(content: dict[str, Any], path: Path) -> dict[str, str]:
+    metadata = content.pop("__metadata__", None)
+    if not isinstance(metadata, dict) or _METADATA not in metadata:
+        raise PackedFileError(
+            f"{path} was not written by hwbmpq: it says nothing about widths", hint=_NOT_OURS
+        )
+    if set(metadata) != {_METADATA, _CHECKSUM} or not all(
+        isinstance(text, str) for text in metadata.values()
+    ):
+        raise PackedFileError(
+            f"{path}: __metadata__ must hold two texts, {_METADATA} and {_CHECKSUM}, not "
+            f"{', '.join(map(short, sorted(metadata)[:5]))}"
+        )
+    return metadata
+
+
+def _verify(content: bytes, header: bytes, digits: str, path: Path) -> None:
+    place = _checksum_at(header) if _CHECKSUM_MARK in header else 0
+    if not place or header[place : place + CHECKSUM_DIGITS] != digits.encode(errors="replace"):
+        raise PackedFileError(f"{path}: the checksum is not where it belongs")
+    if with_checksum(content, place) != content:
+        raise PackedFileError(
+            f"{path} is cut short, damaged or changed: its checksum is wrong", hint="copy or export it again"
+        )
+
+
+def _check_entries(entries: Mapping[str, Any], path: Path) -> None:
+    """What the package would overlook: further keys, and types that a packed network does not have."""
+    for name, entry in entries.items():
+        where = f"{path}: {short(name)}"
+        if not isinstance(entry, dict) or set(entry) != _ENTRY:
+            raise PackedFileError(f"{where} must say dtype, shape and data_offsets, nothing else")
+        dtype = entry["dtype"]
+        if not isinstance(dtype, str) or dtype not in DTYPES:
+            raise PackedFileError(f"{where}: the type {short(dtype)} is none of {', '.join(DTYPES)}")
+
+
+def _tensors(content: bytes, path: Path) -> dict[str, Tensor]:
+    try:
+        tensors = safetensors.torch.load(content)
+    except Exception as error:  # the package's own, and those of torch for shapes that it does not take
+        raise PackedFileError(
+            f"{path}: the tensors cannot be read: {str(error)[:200]}", hint=_NOT_OURS
+        ) from error
+    for name, value in tensors.items():
+        if value.dtype == torch.bool and bool((value.view(torch.uint8) > 1).any()):
+            raise PackedFileError(f"{path}: {short(name)} holds something else than true and false")
+    return tensors

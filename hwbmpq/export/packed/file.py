@@ -1,4 +1,4 @@
-"""A packed file, checked in itself; whether it fits a network is for ``restore`` to find."""
+"""A packed file, checked for consistency; ``restore`` checks whether it fits a network."""
 
 from dataclasses import dataclass
 from math import prod
@@ -9,15 +9,22 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from hwbmpq.export.packed.bitpack import PackingError, packed_length, unpack
-from hwbmpq.export.packed.container import DTYPES, PackedFileError
-from hwbmpq.export.packed.container_reader import Container, Stored, parse_json, read_container, short
+from hwbmpq.export.packed.container import (
+    DTYPE_NAMES,
+    DTYPES,
+    Container,
+    PackedFileError,
+    parse_json,
+    read_container,
+    short,
+)
 from hwbmpq.export.packed.schema import INPUTS, SCALES, SCHEMA, PackedLayer, PackedMetadata
 from hwbmpq.export.stored_weights import StoredWeight, canonical_codes
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackedFile:
-    """Metadata, and tensors that are read when asked for."""
+    """Metadata and tensors of a file."""
 
     metadata: PackedMetadata
     container: Container
@@ -27,17 +34,10 @@ class PackedFile:
         return self.container.path
 
     @property
-    def stored(self) -> dict[str, Stored]:
+    def stored(self) -> dict[str, Tensor]:
         """The network's own tensors that are stored as they are, by name."""
-        packed = {layer.weight for layer in self.metadata.packed_once()}
-        return {
-            name: where
-            for name, where in self.container.tensors.items()
-            if name not in packed and name not in (SCALES, INPUTS)
-        }
-
-    def tensor(self, name: str) -> Tensor:
-        return self.container.tensor(name)
+        ours = {SCALES, INPUTS, *(layer.weight for layer in self.metadata.packed_once())}
+        return {name: value for name, value in self.container.tensors.items() if name not in ours}
 
     def weights(self) -> dict[str, StoredWeight]:
         """The packed weights by layer; layers that share one get the same."""
@@ -56,20 +56,20 @@ class PackedFile:
 
     def clipping_points(self) -> Tensor:
         """(quantizers, 2): α, and the largest magnitude observed."""
-        points = self.tensor(INPUTS)
+        points = self.container.tensors[INPUTS]
         if not bool(torch.isfinite(points).all()) or bool((points[:, 1] < 0).any()):
-            raise PackedFileError(f"{self.path}: {INPUTS} holds values that are no clipping points")
+            raise PackedFileError(f"{self.path}: {INPUTS} holds values that are not clipping points")
         return points
 
     def _scales(self) -> Tensor:
-        scales = self.tensor(SCALES)
+        scales = self.container.tensors[SCALES]
         if not bool((torch.isfinite(scales) & (scales > 0)).all()):
-            raise PackedFileError(f"{self.path}: {SCALES} holds values that are no scales")
+            raise PackedFileError(f"{self.path}: {SCALES} holds values that are not scales")
         return scales
 
     def _weight(self, layer: PackedLayer, scale: Tensor) -> StoredWeight:
         try:
-            codes = unpack(self.container.bytes_of(layer.weight), layer.weight_bits, layer.elements)
+            codes = unpack(self.container.tensors[layer.weight].numpy(), layer.weight_bits, layer.elements)
         except PackingError as error:
             raise PackedFileError(f"{self.path}: {layer.weight}: {error}") from error
         exact = torch.float64 if layer.dtype == "F64" else torch.float32
@@ -95,10 +95,9 @@ def read_packed(path: str | Path) -> PackedFile:
     """Read and check a file that ``save_packed`` wrote. Never runs code from it."""
     container = read_container(Path(path))
     metadata = _metadata(container)
-    file = PackedFile(metadata=metadata, container=container)
     _check_names(metadata, container)
     _check_ours(metadata, container)
-    return file
+    return PackedFile(metadata=metadata, container=container)
 
 
 def _metadata(container: Container) -> PackedMetadata:
@@ -149,7 +148,7 @@ def _check_ours(metadata: PackedMetadata, container: Container) -> None:
     elif SCALES in container.tensors:
         raise PackedFileError(f"{container.path}: {SCALES} belongs to no weight")
     for name, (shape, dtypes) in expected.items():
-        found = container.tensors.get(name)
-        if found is None or found.shape != shape or found.dtype not in dtypes:
-            is_there = "is missing" if found is None else f"is {found.dtype} {found.shape}"
-            raise PackedFileError(f"{container.path}: {short(name)} {is_there}, not {dtypes[0]} {shape}")
+        value = container.tensors.get(name)
+        if value is None or tuple(value.shape) != shape or DTYPE_NAMES[value.dtype] not in dtypes:
+            found = "is missing" if value is None else f"is {DTYPE_NAMES[value.dtype]} {tuple(value.shape)}"
+            raise PackedFileError(f"{container.path}: {short(name)} {found}, not {dtypes[0]} {shape}")

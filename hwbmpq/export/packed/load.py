@@ -7,8 +7,7 @@ from torch import nn
 from hwbmpq.errors import HwbmpqError, ModelLoadError, UnknownNameError
 from hwbmpq.export.packed.container import PackedFileError
 from hwbmpq.export.packed.file import PackedFile, read_packed
-from hwbmpq.export.packed.fit import check_fit
-from hwbmpq.export.packed.restore import restore
+from hwbmpq.export.packed.restore import check_fit, restore
 from hwbmpq.export.packed.save import FILE_NAME
 from hwbmpq.export.packed.schema import Origin
 from hwbmpq.models import load_model
@@ -48,7 +47,7 @@ def _network_of(file: PackedFile) -> nn.Module:
 def _check_without_memory(spec: str, file: PackedFile) -> None:
     """Compare shapes before there are tensors: a file that says a billion classes must hold them."""
     origin = file.metadata.origin
-    sizes = {size for where in file.stored.values() for size in where.shape}
+    sizes = {size for value in file.stored.values() for size in value.shape}
     sizes |= {size for layer in file.metadata.layers for size in layer.shape}
     if origin.num_classes is not None and origin.num_classes not in sizes:
         raise PackedFileError(f"{file.path}: origin: no tensor has {origin.num_classes} classes")

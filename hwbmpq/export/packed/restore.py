@@ -1,18 +1,22 @@
-"""From a packed file back to a network."""
+"""From a packed file back to a network, once it is known that they belong together."""
 
 from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
 
-from hwbmpq.export.packed.container import DTYPES
+from hwbmpq.export.packed.container import DTYPE_NAMES, DTYPES, PackedFileError, short
 from hwbmpq.export.packed.file import PackedFile
-from hwbmpq.export.packed.fit import check_fit
-from hwbmpq.export.packed.network_state import own_state, weight_names
+from hwbmpq.export.packed.network_state import names_by_tensor, own_state, weight_names
+from hwbmpq.export.packed.schema import PackedLayer
 from hwbmpq.export.stored_weights import StoredWeight
+from hwbmpq.graph.operations import WEIGHTED_MODULES
 from hwbmpq.quant import assign, quantized_layers
 from hwbmpq.quant.input_quantizer import InputQuantizer
+from hwbmpq.quant.layers import QuantizedLayer
 from hwbmpq.quant.prepare import SharedInput, quantize_layers
+
+_ANOTHER = "is it the network that was saved, with as many classes?"
 
 
 @torch.no_grad()
@@ -24,7 +28,7 @@ def restore(model: nn.Module, file: PackedFile) -> nn.Module:
     """
     check_fit(model, file)
     weights, points = file.weights(), file.clipping_points()
-    tensors = {name: file.tensor(name) for name in file.stored}
+    tensors = file.stored
     aliases = {name: tensors[first] for name, first in file.metadata.shared.items() if first in tensors}
     _take_types(model, file)
     quantizers = quantize_layers(model, _inputs(file))
@@ -38,14 +42,14 @@ def restore(model: nn.Module, file: PackedFile) -> nn.Module:
 
 def _take_types(model: nn.Module, file: PackedFile) -> None:
     """A network that was saved in half or double precision is loaded so."""
-    types = {name: where.dtype for name, where in file.stored.items()}
+    types = {name: value.dtype for name, value in file.stored.items()}
     modules = dict(model.named_modules(remove_duplicate=False))
     for layer in file.metadata.layers:
         if layer.is_packed:
             names = weight_names(model, [modules[layer.name]])
-            types |= dict.fromkeys([layer.weight, *names], layer.dtype)
+            types |= dict.fromkeys([layer.weight, *names], DTYPES[layer.dtype])
     for name, value in own_state(model).items():
-        dtype = DTYPES[types[file.metadata.stored_name(name)]]
+        dtype = types[file.metadata.stored_name(name)]
         if value.is_floating_point() and value.dtype != dtype:
             value.data = value.data.to(dtype)
 
@@ -86,3 +90,69 @@ def _lay_out(model: nn.Module, form: torch.memory_format) -> None:
     for value in [*model.parameters(), *model.buffers()]:
         if value.dim() == 4:
             value.data = value.data.contiguous(memory_format=form)
+
+
+def check_fit(model: nn.Module, file: PackedFile) -> None:
+    """An error unless the network, which may be on the meta device, is the one that was saved."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    for layer in file.metadata.layers:
+        _check_layer(modules.get(layer.name), layer, file)
+    computed = [modules[layer.name] for layer in file.metadata.layers if layer.is_computed]
+    made = weight_names(model, computed)
+    state = {name: value for name, value in own_state(model).items() if name not in made}
+    _check_names(state, file)
+    _check_tensors(state, file)
+    _check_sharing(state, file)
+
+
+def _check_layer(module: nn.Module | None, layer: PackedLayer, file: PackedFile) -> None:
+    where = f"{file.path}: layer {short(layer.name)}"
+    if isinstance(module, QuantizedLayer):
+        raise PackedFileError(f"{where}: the network is quantized already", hint="give it in float")
+    if not isinstance(module, WEIGHTED_MODULES):
+        what = "has no such layer" if module is None else f"has a {type(module).__name__} there"
+        raise PackedFileError(f"{where}: the network {what}", hint=_ANOTHER)
+    weight: Tensor = module.weight
+    if tuple(weight.shape) != layer.shape:
+        raise PackedFileError(
+            f"{where} has a weight of shape {layer.shape}, the network's has {tuple(weight.shape)}",
+            hint=_ANOTHER,
+        )
+
+
+def _check_names(state: Mapping[str, Tensor], file: PackedFile) -> None:
+    packed = {layer.weight for layer in file.metadata.packed_once() if not layer.is_computed}
+    stored = {*file.stored, *file.metadata.shared, *packed}
+    if missing := [name for name in state if name not in stored]:
+        raise PackedFileError(f"{file.path}: {short(missing[0])} of the network is missing", hint=_ANOTHER)
+    if unknown := sorted(stored - set(state)):
+        raise PackedFileError(f"{file.path}: the network has no {short(unknown[0])}", hint=_ANOTHER)
+
+
+def _check_tensors(state: Mapping[str, Tensor], file: PackedFile) -> None:
+    stored = file.stored
+    for name, value in state.items():
+        found = stored.get(file.metadata.stored_name(name))
+        if found is None:
+            continue  # packed: the layer was checked
+        both_float = found.is_floating_point() and value.is_floating_point()
+        if found.shape != value.shape or not (both_float or found.dtype == value.dtype):
+            raise PackedFileError(
+                f"{file.path}: {short(name)} is {DTYPE_NAMES[found.dtype]} {tuple(found.shape)}, the network's is "
+                f"{value.dtype} {tuple(value.shape)}",
+                hint=_ANOTHER,
+            )
+
+
+def _check_sharing(state: dict[str, Tensor], file: PackedFile) -> None:
+    """Loading two tensors into one would leave the second."""
+    own = {frozenset(group) for group in names_by_tensor(state)}
+    groups: dict[str, set[str]] = {}
+    for name in state:
+        groups.setdefault(file.metadata.stored_name(name), set()).add(name)
+    for group in groups.values():
+        if frozenset(group) not in own:
+            raise PackedFileError(
+                f"{file.path}: {', '.join(map(short, sorted(group)))}: the network shares other tensors than the file",
+                hint=_ANOTHER,
+            )

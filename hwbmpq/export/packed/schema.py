@@ -62,7 +62,9 @@ class PackedLayer(_Strict):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not is_width(self.weight_bits) or not is_width(self.activation_bits):
-            raise ValueError(f"layer {self.name!r}: {self.weight_bits} or {self.activation_bits} is no width")
+            raise ValueError(
+                f"layer {self.name!r}: {self.weight_bits} or {self.activation_bits} is not a width"
+            )
         if self.is_packed and self.weight_bits > 16:
             raise ValueError(f"layer {self.name!r}: weights of 32 bits are not packed")
         if self.channel_axis is not None and self.channel_axis >= len(self.shape):

@@ -1,16 +1,15 @@
-"""Where the bytes of a packed file go, foretold and found."""
+"""Where the bytes of a packed file go, predicted and actual."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import ceil, prod
 from typing import Any
 
 from torch import Tensor, nn
 
-from hwbmpq.export.packed.content import Content
 from hwbmpq.export.packed.network_state import join, names_by_tensor, own_state, weight_names
-from hwbmpq.export.packed.schema import INPUTS, SCALES
+from hwbmpq.export.packed.schema import INPUTS, SCALES, PackedMetadata
 from hwbmpq.graph.operations import WEIGHTED_MODULES
 from hwbmpq.quant import as_precision
 from hwbmpq.quant.prepare import Width, shared_inputs
@@ -53,14 +52,7 @@ class SizeAccount:
         return {
             "predicted_bytes": self.predicted_bytes,
             "actual_bytes": self.actual_bytes,
-            "lines": [
-                {
-                    "label": line.label,
-                    "predicted_bytes": line.predicted_bytes,
-                    "actual_bytes": line.actual_bytes,
-                }
-                for line in self.lines
-            ],
+            "lines": [asdict(line) for line in self.lines],
         }
 
 
@@ -97,9 +89,10 @@ def predicted_size(
     return _account(_predict(model, weights, bits, len(inputs)))
 
 
-def account_for(model: nn.Module, content: Content, header_bytes: int) -> SizeAccount:
-    """The account of a file that was written with ``content``."""
-    metadata = content.metadata
+def account_for(
+    model: nn.Module, metadata: PackedMetadata, tensors: Mapping[str, Tensor], header_bytes: int
+) -> SizeAccount:
+    """The account of a file that was written."""
     owners = {metadata.stored_name(layer.weight): layer for layer in reversed(metadata.layers)}
     weights = [
         _Weight(layer=layer.name, elements=layer.elements, scales=prod(layer.scale_shape))
@@ -110,8 +103,8 @@ def account_for(model: nn.Module, content: Content, header_bytes: int) -> SizeAc
     packed = {layer.weight for layer in metadata.packed_once()}
     labels = dict.fromkeys(packed, WEIGHTS) | {SCALES: SCALE, INPUTS: CLIPPING}
     actual: Counter[str] = Counter({HEADER: header_bytes})
-    for entry in content.entries:
-        actual[labels.get(entry.name) or _label(model, entry.name)] += entry.size
+    for name, value in tensors.items():
+        actual[labels.get(name) or _label(model, name)] += value.nbytes
     return _account(predicted, actual)
 
 
