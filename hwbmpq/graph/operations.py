@@ -89,7 +89,7 @@ def first_tensor(value: object) -> torch.Tensor | None:
     """The first tensor in a (nested) result, or None if it holds no tensor."""
     if isinstance(value, torch.Tensor):
         return value
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         value = tuple(value.values())
     if isinstance(value, (tuple, list)):
         for item in value:

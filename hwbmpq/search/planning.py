@@ -21,11 +21,12 @@ from hwbmpq.allocate.problem import AllocationProblem, build_problem
 from hwbmpq.data import LabelledImages
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import LayerGraph
+from hwbmpq.graph.operations import first_tensor
 from hwbmpq.hardware import uniform
+from hwbmpq.quant.modes import eval_mode
 from hwbmpq.report import Alternative, CostReport, LayerReport, Plan
 from hwbmpq.search.space import Choices, SearchSpace
 from hwbmpq.sensitivity import measure_sensitivity
-from hwbmpq.sensitivity.loss import first_tensor
 from hwbmpq.values import FLOAT_BITS, Sensitivity
 
 MEASURING_BATCH = 16
@@ -73,13 +74,8 @@ def _labelled(
 
 
 def _predict(network: nn.Module, images: Tensor) -> Tensor:
-    was_training = network.training
-    network.eval()
-    try:
-        with torch.no_grad():
-            output = first_tensor(network(images))
-    finally:
-        network.train(was_training)
+    with eval_mode(network), torch.no_grad():
+        output = first_tensor(network(images))
     if output is None:
         raise HwbmpqError("the network returns no tensor: there is nothing to calibrate on")
     return output

@@ -1,5 +1,6 @@
 """Bit gradients gathered while a network trains, at next to no cost."""
 
+import weakref
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
@@ -15,9 +16,9 @@ from hwbmpq.sensitivity.enbg import bit_gradient_norm
 class BitGradientCollector:
     """NBG of every layer, averaged over the steps of an epoch.
 
-    ``with_squares`` also averages squared gradients, which takes another pass over them. Call ``add_step`` once per optimizer step, when the gradients are complete. All sums stay on the network's
-    device: nothing waits for it before ``close_epoch``. A step with an infinite or NaN gradient does not
-    count; a gradient scaler skips it as well.
+    ``with_squares`` also averages squared gradients, which takes another pass over them. Call ``add_step`` once per
+    optimizer step, when the gradients are complete. All sums stay on the network's device: nothing waits for it
+    before ``close_epoch``. A step with an infinite or NaN gradient does not count; a gradient scaler skips it as well.
     """
 
     def __init__(self, model: nn.Module, widest: Mapping[str, int], *, with_squares: bool = False) -> None:
@@ -27,7 +28,7 @@ class BitGradientCollector:
         self._with_squares = with_squares
         holders = Counter(id(layer.weight) for layer in self._layers.values())
         self._holders = {name: holders[id(layer.weight)] for name, layer in self._layers.items()}
-        self._computed = {name: _ComputedWeight.watch(layer) for name, layer in self._layers.items()}
+        self._computed = {name: _ComputedWeight(layer) for name, layer in self._layers.items()}
         self._sums: Tensor | None = None
         """Per layer NBG, then per layer the mean squared gradient, then the number of steps."""
 
@@ -106,15 +107,16 @@ class _ComputedWeight:
         self._parameter = cast(Tensor, layer.weight)
         self._weight: Tensor | None = None
         self._gradient: Tensor | None = None
+        this = weakref.ref(self)  # the network must not keep a collector that nobody else has any more
 
-    @classmethod
-    def watch(cls, layer: QuantizedLayer) -> "_ComputedWeight":
-        watch = cls(layer)
-        layer.weight_watch = watch.see
-        return watch
+        def see(_: nn.Module, args: tuple[Tensor]) -> None:
+            if not torch.compiler.is_compiling() and (watch := this()) is not None:
+                watch._see(args[0])
 
-    def see(self, weight: Tensor) -> None:
-        if weight.requires_grad and not torch.compiler.is_compiling():
+        weakref.finalize(self, layer.weight_quantizer.register_forward_pre_hook(see).remove)
+
+    def _see(self, weight: Tensor) -> None:
+        if weight.requires_grad and weight is not self._parameter:
             self._weight = weight.detach()
             if self._parameter.grad is None:
                 self._gradient = None  # what there was belongs to gradients that were thrown away

@@ -4,9 +4,10 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -14,8 +15,8 @@ from onnx_ir.passes import common as passes
 from torch import Tensor, nn
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.export.stored_weights import StoredWeight
 from hwbmpq.quant import InputQuantizer, quantized_layers
+from hwbmpq.quant.modes import eval_mode, float_weights
 from hwbmpq.values import FLOAT_BITS
 
 MARK_DOMAIN = "hwbmpq"
@@ -42,16 +43,19 @@ class MarkedGraph:
 def trace_marked(
     model: nn.Module,
     example_input: Tensor,
-    weights: Mapping[str, StoredWeight],
+    layers: Iterable[str],
     *,
     any_batch: bool = True,
 ) -> MarkedGraph:
-    """Follow the network by torch's own exporter; it is left as it was. Without ``any_batch``, it takes one input."""
+    """Follow the network by torch's own exporter; it is left as it was. The weights of ``layers`` are marked.
+
+    Without ``any_batch``, the graph takes one input.
+    """
     quantizers = tuple(
         dict.fromkeys(layer.input_quantizer for _, layer in quantized_layers(model))  # each once, in order
     )
-    layers = tuple(weights)
-    with _marking(model, quantizers, layers, weights), _evaluating(model):
+    layers = tuple(layers)
+    with _marking(model, quantizers, layers), eval_mode(model), torch.no_grad():
         program, has_dynamic_batch = _export(model, example_input, any_batch)
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(program)
     _drop_float_weights(program)
@@ -65,56 +69,43 @@ def trace_marked(
 
 @contextmanager
 def _marking(
-    model: nn.Module,
-    quantizers: tuple[InputQuantizer, ...],
-    layers: tuple[str, ...],
-    weights: Mapping[str, StoredWeight],
+    model: nn.Module, quantizers: tuple[InputQuantizer, ...], layers: tuple[str, ...]
 ) -> Iterator[None]:
-    """Inside, quantizers and quantized weights leave marks in a traced graph."""
-    marked = [(name, layer) for name, layer in quantized_layers(model) if name in weights]
-    for index, quantizer in enumerate(quantizers):
-        quantizer.forward = _activation_mark(index)  # type: ignore[method-assign, assignment]
-    for name, layer in marked:
-        layer.quantize_weight = _weight_mark(layer, layers.index(name), weights[name])  # type: ignore[method-assign, assignment]
-    try:
+    """Inside, quantizers leave marks in a traced graph instead of rounding."""
+    modules = dict(quantized_layers(model))
+    marked = [modules[name] for name in layers]
+    with ExitStack() as stack:
+        stack.enter_context(float_weights(marked))
+        for index, quantizer in enumerate(quantizers):
+            stack.enter_context(quantizer.register_forward_pre_hook(_activation_mark(index)))
+        for index, layer in enumerate(marked):
+            stack.enter_context(layer.weight_quantizer.register_forward_hook(_weight_mark(index, layer)))
         yield
-    finally:
-        for quantizer in quantizers:
-            del quantizer.forward
-        for _, layer in marked:
-            del layer.quantize_weight
 
 
-def _activation_mark(index: int) -> Callable[[Tensor, int], Tensor]:
-    def mark(values: Tensor, bits: int) -> Tensor:
+def _activation_mark(index: int) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...]]:
+    def mark(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        values, bits = args
         if bits == FLOAT_BITS:
-            return values
-        return torch.onnx.ops.symbolic(
-            f"{MARK_DOMAIN}::{ACTIVATION}",
-            (values,),
-            {"quantizer": index, "bits": bits},
-            dtype=values.dtype,
-            shape=values.shape,
-            version=1,
-        )
+            return args
+        return _symbol(ACTIVATION, values, like=values, quantizer=index, bits=bits), FLOAT_BITS
 
     return mark
 
 
-def _weight_mark(layer: nn.Module, index: int, stored: StoredWeight) -> Callable[[Tensor], Tensor]:
+def _weight_mark(index: int, layer: nn.Module) -> Callable[[nn.Module, Any, Tensor], Tensor]:
     parameter = next(layer.parameters(recurse=False))  # what it is does not matter: the mark takes its place
 
-    def mark(weight: Tensor) -> Tensor:
-        return torch.onnx.ops.symbolic(
-            f"{MARK_DOMAIN}::{WEIGHT}",
-            (parameter,),
-            {"layer": index},
-            dtype=weight.dtype,
-            shape=stored.codes.shape,
-            version=1,
-        )
+    def mark(_: nn.Module, __: object, weight: Tensor) -> Tensor:
+        return _symbol(WEIGHT, parameter, like=weight, layer=index)
 
     return mark
+
+
+def _symbol(kind: str, value: Tensor, *, like: Tensor, **attributes: int) -> Tensor:
+    return torch.onnx.ops.symbolic(
+        f"{MARK_DOMAIN}::{kind}", (value,), attributes, dtype=like.dtype, shape=like.shape, version=1
+    )
 
 
 def _export(model: nn.Module, example_input: Tensor, any_batch: bool) -> tuple[ir.Model, bool]:
@@ -169,18 +160,6 @@ def _reason(error: BaseException) -> str:
         error = error.__cause__
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:200]}"
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 @contextmanager
