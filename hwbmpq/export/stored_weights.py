@@ -1,8 +1,8 @@
 """The integers that a quantized network's weights really are."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -12,7 +12,7 @@ from hwbmpq.errors import HwbmpqError
 from hwbmpq.quant import WeightQuantizer, quantized_layers
 from hwbmpq.quant.layers import FROZEN, QuantizedLayer
 from hwbmpq.quant.modes import eval_mode, float_inputs, float_weights
-from hwbmpq.quant.weight_quantizer import PaperQuantizer
+from hwbmpq.quant.weight_quantizer import PaperQuantizer, keep_weights
 from hwbmpq.values import FLOAT_BITS
 
 _BYTE_BITS = 8
@@ -44,18 +44,26 @@ def stored_weights(model: nn.Module, example_input: Tensor) -> dict[str, StoredW
     If a layer may compute its weight on the way, the network runs once on ``example_input``; it is left as it was.
     """
     layers = {name: layer for name, layer in quantized_layers(model) if layer.weight_bits != FLOAT_BITS}
-    unknown = [
-        layer for layer in layers.values() if layer.may_compute_weight and FROZEN not in layer._buffers
-    ]
-    seen = _seen_weights(model, unknown, example_input) if unknown else {}
-    return {name: _stored(layer, seen.get(layer)) for name, layer in layers.items()}
+    weights = {layer: _known_weights(layer) for layer in layers.values()}
+    unknown = [layer for layer, known in weights.items() if not known]
+    if unknown:
+        weights |= _seen_weights(model, unknown, example_input)
+    return {name: _stored(layer, weights[layer]) for name, layer in layers.items()}
+
+
+def _known_weights(layer: QuantizedLayer) -> list[Tensor]:
+    """The weight that the layer multiplies with; nothing if it has to run to know."""
+    frozen = layer._buffers.get(FROZEN)
+    if frozen is not None:
+        return [frozen]
+    return [] if layer.may_compute_weight else [cast(Tensor, layer.weight)]
 
 
 def _seen_weights(
     model: nn.Module, layers: Iterable[QuantizedLayer], example_input: Tensor
-) -> dict[QuantizedLayer, "_Multiplied"]:
+) -> dict[QuantizedLayer, list[Tensor]]:
     """What enters the quantizers of ``layers`` when the network runs, in evaluation mode and without learning."""
-    found = {layer: _Multiplied() for layer in layers}
+    found: dict[QuantizedLayer, list[Tensor]] = {layer: [] for layer in layers}
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[]))
@@ -63,8 +71,8 @@ def _seen_weights(
         # An input quantizer that was never calibrated would start with this input.
         stack.enter_context(float_inputs(layer for _, layer in quantized_layers(model)))
         stack.enter_context(float_weights(found))
-        for layer, multiplied in found.items():
-            stack.enter_context(layer.weight_quantizer.register_forward_pre_hook(multiplied.adder(layer)))
+        for layer, weights in found.items():
+            stack.enter_context(keep_weights(layer.weight_quantizer, weights))
         model(example_input)
     for buffer, before in buffers:
         if not torch.equal(buffer, before):
@@ -72,35 +80,16 @@ def _seen_weights(
     return found
 
 
-@dataclass
-class _Multiplied:
-    """What one layer multiplied with in a forward pass."""
-
-    weights: list[Tensor] = field(default_factory=list)
-    """Different ones only."""
-    is_computed: bool = False
-
-    def adder(self, layer: QuantizedLayer) -> Callable[[nn.Module, tuple[Tensor]], None]:
-        def add(_: nn.Module, args: tuple[Tensor]) -> None:
-            self.is_computed |= args[0] is not layer._parameters.get("weight")
-            if not any(args[0] is known or torch.equal(args[0], known) for known in self.weights):
-                self.weights.append(args[0])
-
-        return add
-
-
-def _stored(layer: QuantizedLayer, seen: _Multiplied | None) -> StoredWeight:
-    frozen = layer._buffers.get(FROZEN)
-    weight, is_computed = cast(Tensor, layer.weight) if frozen is None else frozen, frozen is not None
-    if seen is not None:
-        if len(seen.weights) != 1:
-            raise HwbmpqError(
-                f"layer '{layer.layer_name}' ({layer.float_class.__name__}) multiplied with "
-                f"{len(seen.weights) or 'no'} weights in a run on the example input: it cannot be stored as one",
-                hint="leave the layer in float (32 bits), or give an example input that makes it run",
-            )
-        weight, is_computed = seen.weights[0], seen.is_computed
-    codes, scale = _canonical_codes(layer.weight_quantizer, weight)
+def _stored(layer: QuantizedLayer, weights: list[Tensor]) -> StoredWeight:
+    """``weights`` are those that the layer multiplied with, one for each run."""
+    different = [w for n, w in enumerate(weights) if not any(torch.equal(w, other) for other in weights[:n])]
+    if len(different) != 1:
+        raise HwbmpqError(
+            f"layer '{layer.layer_name}' ({layer.float_class.__name__}) multiplied with "
+            f"{len(different) or 'no'} weights in a run on the example input: it cannot be stored as one",
+            hint="leave the layer in float (32 bits), or give an example input that makes it run",
+        )
+    codes, scale = _canonical_codes(layer.weight_quantizer, weights[0])
     if not bool(torch.isfinite(scale).all()):
         raise HwbmpqError(f"layer '{layer.layer_name}' holds infinite or NaN weights: it cannot be stored")
     dtype = torch.int8 if layer.weight_bits <= _BYTE_BITS else torch.int16
@@ -109,7 +98,7 @@ def _stored(layer: QuantizedLayer, seen: _Multiplied | None) -> StoredWeight:
         scale=scale.detach().cpu().contiguous(),
         bits=layer.weight_bits,
         channel_axis=layer.channel_axis,
-        is_computed=is_computed,
+        is_computed=any(weight is not layer._parameters.get("weight") for weight in weights),
     )
 
 

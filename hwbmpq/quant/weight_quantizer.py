@@ -9,7 +9,8 @@ from collections import OrderedDict
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from hwbmpq.quant.functional import max_scale_codes, quantize_weight, straight_through
 from hwbmpq.quant.loading import LoadsFloatCheckpoints
@@ -71,6 +72,15 @@ class WeightQuantizer(LoadsFloatCheckpoints):
 
     def extra_repr(self) -> str:
         return f"bits={self.bits}, channel_axis={self.channel_axis}"
+
+
+def keep_weights(quantizer: WeightQuantizer, weights: list[Tensor]) -> RemovableHandle:
+    """Add what enters a quantizer to ``weights``, until the hook is removed."""
+
+    def keep(_: nn.Module, args: tuple[Tensor]) -> None:
+        weights.append(args[0])
+
+    return quantizer.register_forward_pre_hook(keep)
 
 
 @QUANTIZERS.register("paper")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.quant import assign, prepare, quantized_layers
+from hwbmpq.quant import as_precision, assign, prepare, quantized_layers
 from hwbmpq.values import FLOAT_BITS, Layer, Precision, is_width
 
 Batch = tuple[Tensor, Tensor]
@@ -60,5 +60,4 @@ class SensitivityInputs:
 
     def float_copy(self) -> nn.Module:
         """A copy that computes in float, its layers nonetheless of the quantized kind."""
-        in_float = Precision(weight_bits=FLOAT_BITS, activation_bits=FLOAT_BITS)
-        return self.quantized_copy({layer.name: in_float for layer in self.layers})
+        return self.quantized_copy({layer.name: as_precision(FLOAT_BITS) for layer in self.layers})

@@ -4,13 +4,14 @@ Those, not the parameters, are what gets rounded: some layers (timm's ``StdConv2
 """
 
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from hwbmpq.quant import quantized_layers
 from hwbmpq.quant.layers import QuantizedLayer
+from hwbmpq.quant.weight_quantizer import keep_weights
 from hwbmpq.values import Layer
 
 
@@ -36,11 +37,7 @@ def capture_weights(network: nn.Module, layers: Iterable[Layer]) -> dict[str, li
 def weight_without_data(layer: QuantizedLayer, input_shape: tuple[int, ...]) -> Tensor:
     """The weight that enters the quantizer when the layer runs by itself, without hooks that expect images."""
     seen: list[Tensor] = []
-
-    def keep(_: nn.Module, args: tuple[Any, ...]) -> None:
-        seen.append(args[0])
-
     like = cast(Tensor, layer.weight)
-    with layer.weight_quantizer.register_forward_pre_hook(keep):
+    with keep_weights(layer.weight_quantizer, seen):
         layer.forward(torch.zeros(input_shape, dtype=like.dtype, device=like.device))
     return seen[0].detach()

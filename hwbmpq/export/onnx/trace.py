@@ -1,9 +1,5 @@
 """From a quantized network to an ONNX graph in which quantizers are still marks, not yet arithmetic."""
 
-import contextlib
-import io
-import logging
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -15,6 +11,7 @@ from onnx_ir.passes import common as passes
 from torch import Tensor, nn
 
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.graph.trace import one_line, quiet
 from hwbmpq.quant import InputQuantizer, quantized_layers
 from hwbmpq.quant.modes import eval_mode, float_weights
 from hwbmpq.values import FLOAT_BITS
@@ -120,7 +117,7 @@ def _export(model: nn.Module, example_input: Tensor, any_batch: bool) -> tuple[i
         return _program(model, example_input[:1], None), False
     except Exception as error:
         raise HwbmpqError(
-            f"torch's ONNX exporter cannot follow the network: {_reason(error)}",
+            f"torch's ONNX exporter cannot follow the network: {one_line(_innermost(error))}",
             hint="the packed model.safetensors needs no graph: hwbmpq.load reads it; --debug shows the whole traceback",
         ) from error
 
@@ -132,7 +129,7 @@ def _batch_is_fixed(model: ir.Model) -> bool:
 
 
 def _program(model: nn.Module, example: Tensor, batch_axis: dict[int, object] | None) -> ir.Model:
-    with _quiet():
+    with quiet():
         program = torch.onnx.export(
             model,
             (example,),
@@ -154,22 +151,8 @@ def _drop_float_weights(model: ir.Model) -> None:
             node.replace_input_with(0, None)
 
 
-def _reason(error: BaseException) -> str:
-    """The innermost cause in one line: the exporter wraps it in pages of advice."""
+def _innermost(error: BaseException) -> BaseException:
+    """The exporter wraps the cause in pages of advice."""
     while error.__cause__ is not None:
         error = error.__cause__
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:200]}"
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """The exporter prints its progress, logs its failures and warns about itself."""
-    with ExitStack() as stack:
-        stack.callback(logging.disable, logging.root.manager.disable)
-        logging.disable(logging.CRITICAL)
-        stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
-        stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
-        yield
+    return error

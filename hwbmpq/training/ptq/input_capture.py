@@ -38,15 +38,13 @@ class CapturedInput:
         if not self.kernel:
             rows = self.input.reshape(-1, self.input.shape[-1])
             return rows[_some(len(rows), most)][None]
-        axes = len(self.kernel)
-        values, dilation = self._padded(), self._each(self.dilation)
+        values, dilation, reaches = self._padded(), self._each(self.dilation), self._reaches()
         for axis, step in enumerate(self._each(self.stride)):
-            values = values.unfold(2 + axis, self._reaches()[axis] + 1, step)[..., :: dilation[axis]]
-        batch, channels, *sizes = values.shape[: 2 + axes]
+            values = values.unfold(2 + axis, reaches[axis] + 1, step)[..., :: dilation[axis]]
+        batch, channels, *sizes = values.shape[: 2 + len(self.kernel)]
         positions = _some(prod(sizes), max(1, most // batch))
-        windows = values[
-            :, :, *torch.unravel_index(positions, sizes)
-        ]  # (batch, channels, positions, *kernel)
+        places: tuple[Any, ...] = (slice(None), slice(None), *torch.unravel_index(positions, sizes))
+        windows = values[places]  # (batch, channels, positions, *kernel)
         grouped = windows.reshape(batch, self.groups, channels // self.groups, len(positions), -1)
         return grouped.permute(1, 0, 3, 2, 4).reshape(self.groups, batch * len(positions), -1)
 

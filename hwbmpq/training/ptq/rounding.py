@@ -14,7 +14,7 @@ from hwbmpq.quant.modes import eval_mode, float_weights
 from hwbmpq.training.ptq.calibration import Batches, images_of
 from hwbmpq.training.ptq.gptq import best_scale, damped, gptq_round, nearest_codes
 from hwbmpq.training.ptq.input_capture import CapturedInput, InputCapture
-from hwbmpq.values import FLOAT_BITS, Precision
+from hwbmpq.values import FLOAT_BITS
 
 MOST_COLUMNS = 2**13
 """Weights with more inputs each are rounded to nearest: their moments would take more than half a gigabyte."""
@@ -88,8 +88,7 @@ def _roundable(model: nn.Module) -> list[QuantizedLayer]:
 
 
 def _float_copy(model: nn.Module) -> nn.Module:
-    in_float = Precision(weight_bits=FLOAT_BITS, activation_bits=FLOAT_BITS)
-    return assign(copy.deepcopy(model), {name: in_float for name, _ in quantized_layers(model)})
+    return assign(copy.deepcopy(model), {name: FLOAT_BITS for name, _ in quantized_layers(model)})
 
 
 def _round_to_nearest(layer: QuantizedLayer) -> None:
