@@ -1,8 +1,9 @@
-"""From a quantized network to an ONNX graph in which quantizers are still marks, not yet arithmetic."""
+"""From a quantized network to an ONNX graph in which placeholders stand for the quantizers."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import onnx_ir as ir
@@ -13,95 +14,89 @@ from torch import Tensor, nn
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph.trace import one_line, quiet
 from hwbmpq.quant import InputQuantizer, quantized_layers
+from hwbmpq.quant.layers import QuantizedLayer
 from hwbmpq.quant.modes import eval_mode, float_weights
 from hwbmpq.values import FLOAT_BITS
 
-MARK_DOMAIN = "hwbmpq"
+PLACEHOLDER_DOMAIN = "hwbmpq"
 ACTIVATION, WEIGHT = "Activation", "Weight"
 TRACED_OPSET = 21
 """The first with 4-bit and 16-bit quantization; nothing that networks use has changed since."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MarkedGraph:
+class TracedGraph:
     """A graph whose ``Activation`` and ``Weight`` nodes stand for the quantizers of a network."""
 
     model: ir.Model
     quantizers: tuple[InputQuantizer, ...]
     """An ``Activation`` node has the position in it as ``quantizer``, and the width as ``bits``."""
-    layers: tuple[str, ...]
-    """A ``Weight`` node has the position in it as ``layer``."""
     has_dynamic_batch: bool
 
-    def copy(self) -> "MarkedGraph":
+    def copy(self) -> "TracedGraph":
         return replace(self, model=ir.from_proto(ir.to_proto(self.model)))
 
+    def placeholders(self, kind: str) -> list[ir.Node]:
+        """The nodes that stand for quantizers: ``ACTIVATION`` or ``WEIGHT``; the latter have the name of their ``layer``."""
+        return [n for n in self.model.graph if (n.domain, n.op_type) == (PLACEHOLDER_DOMAIN, kind)]
 
-def trace_marked(
-    model: nn.Module,
-    example_input: Tensor,
-    layers: Iterable[str],
-    *,
-    any_batch: bool = True,
-) -> MarkedGraph:
-    """Follow the network by torch's own exporter; it is left as it was. The weights of ``layers`` are marked.
+
+def trace_network(
+    model: nn.Module, example_input: Tensor, layers: Iterable[str], *, any_batch: bool = True
+) -> TracedGraph:
+    """Follow the network by torch's own exporter; it is left as it was. ``layers`` are those with integer weights.
 
     Without ``any_batch``, the graph takes one input.
     """
-    quantizers = tuple(
-        dict.fromkeys(layer.input_quantizer for _, layer in quantized_layers(model))  # each once, in order
-    )
-    layers = tuple(layers)
-    with _marking(model, quantizers, layers), eval_mode(model), torch.no_grad():
+    modules = dict(quantized_layers(model))
+    quantizers = tuple(dict.fromkeys(layer.input_quantizer for layer in modules.values()))  # each once
+    with (
+        _placeholders(quantizers, {name: modules[name] for name in layers}),
+        eval_mode(model),
+        torch.no_grad(),
+    ):
         program, has_dynamic_batch = _export(model, example_input, any_batch)
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(program)
-    _drop_float_weights(program)
+    traced = TracedGraph(model=program, quantizers=quantizers, has_dynamic_batch=has_dynamic_batch)
+    for node in traced.placeholders(WEIGHT):
+        node.replace_input_with(0, None)  # the numbers come from elsewhere
     # Readers of one tensor at one width get one quantizer.
     passes.CommonSubexpressionEliminationPass()(program)
     passes.RemoveUnusedNodesPass()(program)
-    return MarkedGraph(
-        model=program, quantizers=quantizers, layers=layers, has_dynamic_batch=has_dynamic_batch
-    )
+    return traced
 
 
 @contextmanager
-def _marking(
-    model: nn.Module, quantizers: tuple[InputQuantizer, ...], layers: tuple[str, ...]
+def _placeholders(
+    quantizers: tuple[InputQuantizer, ...], layers: Mapping[str, QuantizedLayer]
 ) -> Iterator[None]:
-    """Inside, quantizers leave marks in a traced graph instead of rounding."""
-    modules = dict(quantized_layers(model))
-    marked = [modules[name] for name in layers]
+    """Inside, quantizers leave placeholders in a traced graph instead of rounding."""
     with ExitStack() as stack:
-        stack.enter_context(float_weights(marked))
+        stack.enter_context(float_weights(layers.values()))
         for index, quantizer in enumerate(quantizers):
-            stack.enter_context(quantizer.register_forward_pre_hook(_activation_mark(index)))
-        for index, layer in enumerate(marked):
-            stack.enter_context(layer.weight_quantizer.register_forward_hook(_weight_mark(index, layer)))
+            stack.enter_context(quantizer.register_forward_pre_hook(partial(_activation, index)))
+        for name, layer in layers.items():
+            # Which tensor it is given does not matter: the placeholder takes its place.
+            anything = next(layer.parameters(recurse=False))
+            hook = partial(_weight, name, anything)
+            stack.enter_context(layer.weight_quantizer.register_forward_hook(hook))
         yield
 
 
-def _activation_mark(index: int) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...]]:
-    def mark(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        values, bits = args
-        if bits == FLOAT_BITS:
-            return args
-        return _symbol(ACTIVATION, values, like=values, quantizer=index, bits=bits), FLOAT_BITS
-
-    return mark
+def _activation(index: int, _: nn.Module, args: tuple[Tensor, int]) -> tuple[Tensor, int]:
+    values, bits = args
+    if bits == FLOAT_BITS:
+        return args
+    return _placeholder(ACTIVATION, values, like=values, quantizer=index, bits=bits), FLOAT_BITS
 
 
-def _weight_mark(index: int, layer: nn.Module) -> Callable[[nn.Module, Any, Tensor], Tensor]:
-    parameter = next(layer.parameters(recurse=False))  # what it is does not matter: the mark takes its place
-
-    def mark(_: nn.Module, __: object, weight: Tensor) -> Tensor:
-        return _symbol(WEIGHT, parameter, like=weight, layer=index)
-
-    return mark
+def _weight(name: str, anything: Tensor, _: nn.Module, args: object, weight: Tensor) -> Tensor:
+    return _placeholder(WEIGHT, anything, like=weight, layer=name)
 
 
-def _symbol(kind: str, value: Tensor, *, like: Tensor, **attributes: int) -> Tensor:
+def _placeholder(kind: str, value: Tensor, *, like: Tensor, **attributes: Any) -> Tensor:
     return torch.onnx.ops.symbolic(
-        f"{MARK_DOMAIN}::{kind}", (value,), attributes, dtype=like.dtype, shape=like.shape, version=1
+        f"{PLACEHOLDER_DOMAIN}::{kind}", (value,), attributes, dtype=like.dtype, shape=like.shape, version=1
     )
 
 
@@ -142,13 +137,6 @@ def _program(model: nn.Module, example: Tensor, batch_axis: dict[int, object] | 
         )
     assert program is not None
     return program.model
-
-
-def _drop_float_weights(model: ir.Model) -> None:
-    """A mark says whose weight it is; the numbers come from elsewhere."""
-    for node in model.graph:
-        if (node.domain, node.op_type) == (MARK_DOMAIN, WEIGHT):
-            node.replace_input_with(0, None)
 
 
 def _innermost(error: BaseException) -> BaseException:
