@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, distributed, nn
 
+from hwbmpq.distributed import is_distributed, mean
 from hwbmpq.quant import quantized_layers
 from hwbmpq.quant.layers import QuantizedLayer
 from hwbmpq.sensitivity.enbg import bit_gradient_norm
@@ -48,9 +49,8 @@ class BitGradientCollector:
     @torch.no_grad()
     def _add(self, norms: Tensor, squares: Tensor, scaler: Any) -> None:
         if scaler is not None and scaler.is_enabled():
-            scale = scaler.scale(
-                torch.ones((), device=norms.device)
-            )  # its value without waiting for the device
+            # Its value without waiting for the device.
+            scale = scaler.scale(torch.ones((), device=norms.device))
             norms, squares = norms / scale, squares / scale.square()
         found = torch.cat([norms, squares, norms.new_ones(1)])
         # MPS has no float64.
@@ -71,7 +71,7 @@ class BitGradientCollector:
 
     def close_epoch(self) -> tuple[dict[str, float], dict[str, float]]:
         """NBG and mean squared gradient by layer, averaged over the epoch's steps and over ranks; starts anew."""
-        if self._sums is not None and distributed.is_available() and distributed.is_initialized():
+        if self._sums is not None and is_distributed():
             # DDP has averaged the gradients already; this leaves no room for a difference in the last digit.
             distributed.all_reduce(self._sums)
         means = self._means()
@@ -133,11 +133,7 @@ class _ComputedWeight:
         weight, gradient, self._gradient = self._weight, self._gradient, None
         if weight is None or gradient is None:
             return None
-        if distributed.is_available() and distributed.is_initialized():
-            gradient = gradient.clone()
-            distributed.all_reduce(gradient)
-            gradient /= distributed.get_world_size()
-        return weight, gradient
+        return weight, mean(gradient) if is_distributed() else gradient
 
 
 def _mean_square(gradient: Tensor) -> Tensor:

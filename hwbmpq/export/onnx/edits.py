@@ -6,8 +6,6 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from hwbmpq.export.onnx.storage import integer_tensor
-
 
 class GraphEditor:
     """Adds constants and nodes to one graph; equal names are made different."""
@@ -30,12 +28,8 @@ class GraphEditor:
         key = (name, kind, array.item() if array.ndim == 0 else None)
         if array.ndim == 0 and key in self._shared:
             return self._shared[key]
-        tensor = (
-            ir.Tensor(array.astype(np.float32))
-            if kind == ir.DataType.FLOAT
-            else integer_tensor(array.astype(np.int64), kind)
-        )
-        tensor.name = self.fresh(name)
+        # Integers narrower than a byte are packed in the file.
+        tensor = ir.Tensor(array.astype(kind.numpy()), dtype=kind, name=self.fresh(name))
         value = ir.Value(
             name=tensor.name, shape=ir.Shape(array.shape), type=ir.TensorType(kind), const_value=tensor
         )

@@ -78,7 +78,8 @@ def lower_activation(quant: ActivationQuant, editor: GraphEditor) -> None:
     assert value is not None
     name = f"{quant.name}.input"
     step = editor.step(name, quant.scale, 0, quant.kind)
-    low, high = editor.bounds(name, *(code * np.float32(quant.scale) for code in quant.range))
+    lowest, highest = (float(code * np.float32(quant.scale)) for code in quant.range)
+    low, high = editor.bounds(name, lowest, highest)
     if stored_width(quant.bits) < _BYTE:
         # ONNX Runtime 1.31 moves a quantizer in front of a reshape, which it has no kernel for at 2 bits.
         value = editor.before(quant.node, "Max", [value, low], f"{name}_above")
