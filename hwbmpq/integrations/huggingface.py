@@ -18,7 +18,7 @@ from hwbmpq.integrations.trainers import (
 from hwbmpq.search.allocator import BitAllocator
 
 try:
-    import_torchvision()  # as transformers does, without knowing the door
+    import_torchvision()  # before transformers imports it directly
     from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
     from transformers.trainer_utils import get_last_checkpoint
 except ImportError as error:

@@ -18,7 +18,7 @@ def _callback_class() -> Any:
     names = [name for name in ("lightning", "pytorch_lightning") if find_spec(name) is not None]
     if not names:
         raise HwbmpqError("PyTorch Lightning is not installed", hint="pip install 'hwbmpq[lightning]'")
-    import_torchvision()  # as Lightning's metrics do, without knowing the door
+    import_torchvision()  # before Lightning's metrics import it directly
     in_use = min(names, key=lambda name: name not in sys.modules)
     return import_module("lightning.pytorch" if in_use == "lightning" else in_use).Callback
 

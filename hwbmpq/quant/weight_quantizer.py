@@ -27,7 +27,7 @@ class WeightQuantizer(LoadsFloatCheckpoints):
     that learns has parameters of its own, names them in ``added_entries`` and gives them a gradient in ``forward``;
     after ``set_bits`` it starts anew from the next weight it sees. ``parameter_groups`` finds the parameters.
 
-    Hooks belong to whoever watches this very network: copies and pickles do without them.
+    Hooks belong to this network only: they are neither copied nor pickled.
     """
 
     added_entries: ClassVar[tuple[str, ...]] = ()

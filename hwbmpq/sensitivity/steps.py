@@ -51,7 +51,7 @@ class Step:
 def run_steps(measurement: SensitivityInputs, network: nn.Module) -> Iterator[Step]:
     """Calibrate the input quantizers on the first batches, then take all batches one by one.
 
-    ``network`` is one of the measurement's copies. The batches are gone through once, so that a generator will do.
+    ``network`` is one of the measurement's copies. The batches are read once, so a generator will do.
     """
     batches = (
         _checked(batch, f"batch {number}", network) for number, batch in enumerate(measurement.batches)

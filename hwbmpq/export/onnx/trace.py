@@ -118,7 +118,7 @@ def _export(model: nn.Module, example_input: Tensor, any_batch: bool) -> tuple[i
 
 
 def _batch_is_fixed(model: ir.Model) -> bool:
-    """A network that goes over its batch in a loop: the exporter fixes the size without a word."""
+    """A network that goes over its batch in a loop: the exporter silently fixes the size."""
     shape = model.graph.inputs[0].shape
     return shape is not None and isinstance(shape[0], int)
 
