@@ -230,7 +230,7 @@ METHODS: Registry[Any] = Registry(
 QUANTIZERS: Registry[Any] = Registry(
     "weight quantizer",
     "hwbmpq.quantizers",
-    dict.fromkeys(("paper", "symmetric", "twn"), "hwbmpq.quant.weight_quantizer"),
+    dict.fromkeys(("paper", "symmetric"), "hwbmpq.quant.weight_quantizer"),
 )
 DATA_SOURCES: Registry[Any] = Registry(
     "data source",

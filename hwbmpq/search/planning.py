@@ -15,12 +15,13 @@ from hwbmpq.allocate.problem import AllocationProblem
 from hwbmpq.data import LabelledImages
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import LayerGraph
+from hwbmpq.graph.operations import first_tensor
 from hwbmpq.graph.outline import outline
 from hwbmpq.hardware import uniform
+from hwbmpq.quant.modes import eval_mode
 from hwbmpq.report import Alternative, CostReport, LayerFacts, LayerReport, Node, Plan, RunFacts
 from hwbmpq.search.space import Choices, SearchSpace
 from hwbmpq.sensitivity import measure_sensitivity
-from hwbmpq.sensitivity.loss import first_tensor
 from hwbmpq.values import FLOAT_BITS, Sensitivity
 
 _PACKAGES = ("torch", "timm", "pyomo", "highspy", "onnxruntime")
@@ -117,13 +118,8 @@ def _labelled(
 
 
 def _predict(network: nn.Module, images: Tensor) -> Tensor:
-    was_training = network.training
-    network.eval()
-    try:
-        with torch.no_grad():
-            output = first_tensor(network(images))
-    finally:
-        network.train(was_training)
+    with eval_mode(network), torch.no_grad():
+        output = first_tensor(network(images))
     if output is None:
         raise HwbmpqError("the network returns no tensor: there is nothing to calibrate on")
     return output

@@ -14,7 +14,7 @@ from hwbmpq.values import Layer
 
 
 class DensityMeter:
-    """A context manager, or ``start`` and ``stop``; in between, use the model as ever, training included.
+    """A context manager, or ``start`` and ``stop``; in between, use the model as usual, training included.
 
     A layer's activations are what follows it: the tensor that the next layers read, after the non-linearity
     and before they round it. Its density is the mean share of non-zero values in the inputs of its readers

@@ -1,12 +1,11 @@
 """The loss whose gradients are read: cross entropy of the network's answer with the labels."""
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from hwbmpq.errors import HwbmpqError, NonFiniteError
+from hwbmpq.graph.operations import first_tensor
 
 
 def classification_loss(output: object, labels: Tensor, where: str) -> Tensor:
@@ -32,13 +31,3 @@ def classification_loss(output: object, labels: Tensor, where: str) -> Tensor:
             hint="check the images for infinite values, and the loaded weights",
         )
     return loss
-
-
-def first_tensor(output: object) -> Tensor | None:
-    """The first tensor in what a network returns, however deep in tuples, lists and dicts."""
-    if isinstance(output, Tensor):
-        return output
-    parts = output.values() if isinstance(output, Mapping) else output
-    if not isinstance(output, (Mapping, tuple, list)):
-        return None
-    return next((found for part in parts if (found := first_tensor(part)) is not None), None)  # type: ignore[attr-defined]

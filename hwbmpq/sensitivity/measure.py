@@ -26,7 +26,7 @@ def measure_sensitivity(
 ) -> Sensitivity:
     """How much each of ``layers`` needs its bits. ``network`` is left as it was found.
 
-    ``batches`` yields (images, labels) and is gone through once; methods that need no data leave it alone.
+    ``batches`` yields (images, labels) and is read once; methods that need no data ignore it.
     ``precisions`` is what the network is quantized at while gradients are read: usually the widest
     candidates. ``widths`` are the weight widths each layer may take. ``on_batch`` is called after each
     batch with the number done. ``seed`` is for methods that draw random numbers.

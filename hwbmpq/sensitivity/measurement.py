@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.quant import assign, fake_quantize_weight, prepare, quantized_layers
-from hwbmpq.quant.layers import QuantizedLayer
+from hwbmpq.quant import as_precision, assign, prepare, quantized_layers
 from hwbmpq.values import FLOAT_BITS, Layer, Precision, is_width
 
 Batch = tuple[Tensor, Tensor]
@@ -39,7 +38,7 @@ class SensitivityInputs:
             bad = [width for width in widths if not is_width(width)]
             if bad or not widths:
                 raise HwbmpqError(
-                    f"layer {layer.name!r}: {bad[0]!r} is no weight width"
+                    f"layer {layer.name!r}: {bad[0]!r} is not a weight width"
                     if bad
                     else f"no weight widths are given for layer {layer.name!r}",
                     hint=f"use 2 to 16, or {FLOAT_BITS} for float",
@@ -61,13 +60,4 @@ class SensitivityInputs:
 
     def float_copy(self) -> nn.Module:
         """A copy that computes in float, its layers nonetheless of the quantized kind."""
-        in_float = Precision(weight_bits=FLOAT_BITS, activation_bits=FLOAT_BITS)
-        return self.quantized_copy({layer.name: in_float for layer in self.layers})
-
-
-def rounding_error(layer: QuantizedLayer, weight: Tensor, bits: int) -> Tensor:
-    """``W - Q(W)`` for the weight that enters the layer's quantizer."""
-    if bits == FLOAT_BITS:
-        return weight.new_zeros(weight.shape)
-    name = f"layer '{layer.layer_name}'"
-    return weight - fake_quantize_weight(weight, bits, channel_axis=layer.channel_axis, name=name)
+        return self.quantized_copy({layer.name: as_precision(FLOAT_BITS) for layer in self.layers})

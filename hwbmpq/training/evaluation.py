@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.sensitivity.loss import first_tensor
-from hwbmpq.training.model_runs import modes_kept
+from hwbmpq.graph.operations import first_tensor
+from hwbmpq.quant.modes import eval_mode
 
 EVALUATION_BATCH = 250
 
@@ -27,7 +27,7 @@ def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Eval
     """Accuracy and loss in evaluation mode; modules are then put back into the modes they were in."""
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     totals = torch.zeros(3, dtype=torch.float64)
-    with modes_kept(model), torch.no_grad():
+    with eval_mode(model), torch.no_grad():
         for images, labels in batches:
             totals += _batch_totals(model, images.to(device), labels.to(device)).cpu()
     correct, loss, count = totals.tolist()

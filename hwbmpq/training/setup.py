@@ -13,8 +13,8 @@ from hwbmpq.data.batches import Batches, LoaderBatches, TrainingBatches
 from hwbmpq.data.images import ImageData, LabelledImages
 from hwbmpq.data.loaders import LoaderImages
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.sensitivity.loss import first_tensor
-from hwbmpq.training.model_runs import modes_kept
+from hwbmpq.graph.operations import first_tensor
+from hwbmpq.quant.modes import eval_mode
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc, malloc.h
 _LARGEST_INT = 2**31 - 1
@@ -85,7 +85,7 @@ def calibration_batches(
 def check_outputs(network: nn.Module, data: ImageData, *, at_least: bool = False) -> None:
     """An error unless the network has one output for each class of the images (``at_least``: or more)."""
     try:
-        with modes_kept(network), torch.no_grad():
+        with eval_mode(network), torch.no_grad():
             output = first_tensor(network(example_input(network, data.train)))
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         size = "x".join(map(str, data.train.input_size))

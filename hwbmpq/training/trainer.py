@@ -16,8 +16,8 @@ from hwbmpq import distributed
 from hwbmpq.data.batches import Batches
 from hwbmpq.data.randomness import generator_for
 from hwbmpq.errors import HwbmpqError, NonFiniteError, RunStoppedError
+from hwbmpq.graph.operations import first_tensor
 from hwbmpq.quant import parameter_groups
-from hwbmpq.sensitivity.loss import first_tensor
 from hwbmpq.training.evaluation import Evaluation
 from hwbmpq.training.hooks import Allocator, Progress, StepReport, TrainingHook
 from hwbmpq.training.run_directory import RunDirectory

@@ -299,7 +299,7 @@ def test_another_number_of_epochs_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_network_that_is_not_trained_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(HwbmpqError, match="no part of the model"):
+    with pytest.raises(HwbmpqError, match="not part of the model"):
         callback_for().attach(trainer_for(callback_for(), tmp_path))
 
 

@@ -1,8 +1,6 @@
 """Which ONNX type holds integers of a width."""
 
-import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 _SIGNED = {2: ir.DataType.INT2, 4: ir.DataType.INT4, 8: ir.DataType.INT8, 16: ir.DataType.INT16}
 _UNSIGNED = {2: ir.DataType.UINT2, 4: ir.DataType.UINT4, 8: ir.DataType.UINT8, 16: ir.DataType.UINT16}
@@ -21,8 +19,3 @@ def stored_width(bits: int) -> int:
 
 def storage_type(bits: int, *, signed: bool) -> ir.DataType:
     return (_SIGNED if signed else _UNSIGNED)[stored_width(bits)]
-
-
-def integer_tensor(values: NDArray[np.integer], kind: ir.DataType) -> ir.Tensor[NDArray[np.generic]]:
-    """A constant of integers, packed in the file where they are narrower than a byte."""
-    return ir.Tensor(values.astype(kind.numpy()), dtype=kind)

@@ -2,9 +2,7 @@
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 import torch
@@ -12,10 +10,11 @@ from torch import Tensor, nn
 
 from hwbmpq.quant import assign, quantized_layers
 from hwbmpq.quant.layers import QuantizedLayer
-from hwbmpq.training.model_runs import Batches, images_of, modes_kept
+from hwbmpq.quant.modes import eval_mode, float_weights
+from hwbmpq.training.ptq.calibration import Batches, images_of
 from hwbmpq.training.ptq.gptq import best_scale, damped, gptq_round, nearest_codes
 from hwbmpq.training.ptq.input_capture import CapturedInput, InputCapture
-from hwbmpq.values import FLOAT_BITS, Precision
+from hwbmpq.values import FLOAT_BITS
 
 MOST_COLUMNS = 2**13
 """Weights with more inputs each are rounded to nearest: their moments would take more than half a gigabyte."""
@@ -43,7 +42,7 @@ def round_weights(
     if batches is not None:
         seen = _round_with_data(model, layers, images_of(model, batches), on_layer)
     for layer in layers:
-        if layer not in seen and type(layer).__bases__[1].__module__.startswith("torch.nn."):
+        if layer not in seen and not layer.may_compute_weight:
             _round_to_nearest(layer)
 
 
@@ -56,34 +55,22 @@ def _round_with_data(
     """Round what the images let us; returns these layers."""
     reference = _float_copy(model).eval()
     twins = dict(quantized_layers(reference))
-    with modes_kept(model):
+    with eval_mode(model):
         calls = _calls_by_layer(model, layers, images[0][:1])
         # One layer in a pass: with two at once, the second would not know what rounding did to the first.
-        with float_weights(calls) as precisions:
+        widths = {layer: layer.weight_bits for layer in calls}
+        with float_weights(calls):
             for done, (layer, count) in enumerate(calls.items()):
                 moments = _Moments(layer)
                 for batch in images:
                     quantized = _columns(model, layer, batch, count)
                     exact = _columns(reference, twins[layer.layer_name], batch, count)
                     moments.add(quantized, exact)
-                layer.set_precision(precisions[layer])
+                layer.weight_quantizer.bits = widths[layer]
                 _round_by(moments, layer)
                 if on_layer is not None:
                     on_layer(done + 1, len(calls))
     return list(calls)
-
-
-@contextmanager
-def float_weights(layers: Iterable[QuantizedLayer]) -> Iterator[dict[QuantizedLayer, Precision]]:
-    """Inside, the weights of ``layers`` are not quantized; yields what they were quantized at."""
-    before = {layer: layer.precision for layer in layers}
-    for layer, precision in before.items():
-        layer.set_precision(replace(precision, weight_bits=FLOAT_BITS))
-    try:
-        yield before
-    finally:
-        for layer, precision in before.items():
-            layer.set_precision(precision)
 
 
 def _roundable(model: nn.Module) -> list[QuantizedLayer]:
@@ -101,8 +88,7 @@ def _roundable(model: nn.Module) -> list[QuantizedLayer]:
 
 
 def _float_copy(model: nn.Module) -> nn.Module:
-    in_float = Precision(weight_bits=FLOAT_BITS, activation_bits=FLOAT_BITS)
-    return assign(copy.deepcopy(model), {name: in_float for name, _ in quantized_layers(model)})
+    return assign(copy.deepcopy(model), {name: FLOAT_BITS for name, _ in quantized_layers(model)})
 
 
 def _round_to_nearest(layer: QuantizedLayer) -> None:
