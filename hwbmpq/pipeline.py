@@ -261,7 +261,7 @@ def restore(
     """Change ``network`` in place: quantize it as a run did, with the run's weights and widths."""
     check_outputs(network, data, at_least=True)
     graph = describe(network, example_input(network, data.test), tie=settings.tie)
-    prepare(network, graph, per_channel=settings.per_channel)
+    prepare(network, graph, per_channel=settings.per_channel, quantizer=settings.quantizer)
     try:
         network.load_state_dict(state["model"])
     except (KeyError, RuntimeError) as error:

@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.registry import DATA_SOURCES, METHODS, OBJECTIVES, SENSITIVITIES, SOLVERS
+from hwbmpq.registry import DATA_SOURCES, METHODS, OBJECTIVES, QUANTIZERS, SENSITIVITIES, SOLVERS
 from hwbmpq.search.config import AllocationConfig, setting_problems
 from hwbmpq.training.recipes import get_paper_recipe, recipe_for
 
@@ -25,6 +25,7 @@ _CHOSEN_BY_NAME = {
     "objective": OBJECTIVES,
     "solver": SOLVERS,
     "sensitivity": SENSITIVITIES,
+    "quantizer": QUANTIZERS,
 }
 
 
