@@ -24,7 +24,12 @@ AS_TESTED = ("torch", "torchvision")
 TOOLS = ("pytest", "hypothesis", "jsonschema")
 SAMPLE = [
     *("tests/test_structure.py", "tests/allocate", "tests/quant", "tests/costs", "tests/hardware"),
-    *("tests/cli/test_compress.py", "tests/cli/test_export.py", "tests/report", "tests/export/test_packed.py"),
+    *(
+        "tests/cli/test_compress.py",
+        "tests/cli/test_export.py",
+        "tests/report",
+        "tests/export/test_packed.py",
+    ),
     *("tests/sensitivity", "tests/graph/test_trace.py"),
 ]
 
@@ -53,7 +58,17 @@ def install(folder: Path) -> Path:
     constraints = folder / "lowest.txt"
     constraints.write_text("".join(f"{name}=={version}\n" for name, version in lowest().items()))
     tools = [line for line in project()["dev"] if Requirement(line).name in TOOLS]
-    command = [str(python), "-m", "pip", "install", "--quiet", "--only-binary", ":all:", "-c", str(constraints)]
+    command = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--only-binary",
+        ":all:",
+        "-c",
+        str(constraints),
+    ]
     subprocess.run([*command, *lowest(), *tools], check=True)
     return python
 

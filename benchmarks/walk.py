@@ -9,7 +9,7 @@ A small network is compressed in this process with a profiler on. Counted are th
 
 By this count 0.1.0 enters 141 files, at most 26 deep. It measures the hwbmpq that it imports, so that another checkout can be measured too:
 
-    python benchmarks/walk.py
+    python benchmarks/walk.py --page docs/architecture.md
     PYTHONPATH=../other-checkout python benchmarks/walk.py --chains 5 --files 20
 """
 
@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import io
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -38,8 +39,20 @@ CHECKOUT = Path(hwbmpq.__file__).resolve().parents[1]
 FOLDERS = tuple(f"{CHECKOUT / name}{os.sep}" for name in ("hwbmpq", "cli", "models"))
 COMMAND = [
     *("compress", "--model", "hwbmpq:resnet8", "--target", "mpic", "--budget", "memory=24KiB"),
-    *("--data", "digits", "--train-images", "64", "--test-images", "32", "--batch-size", "16", "--epochs", "3"),
+    *(
+        "--data",
+        "digits",
+        "--train-images",
+        "64",
+        "--test-images",
+        "32",
+        "--batch-size",
+        "16",
+        "--epochs",
+        "3",
+    ),
 ]
+_MARKS = re.compile(r"(<!-- walk -->\n).*?(<!-- end of walk -->)", re.DOTALL)
 _FEW = 3
 """A call that enters fewer files than this is not worth a line of the screen."""
 
@@ -145,7 +158,7 @@ def screen(root: Call, lines: int) -> Iterator[str]:
     for call in root.below():
         if call in shown:
             indent = "  " * (len(call.chain()) - 1)
-            yield f"{indent + call.name:<72} {call.file} ({call.files_below()} files)"
+            yield f"{indent + call.name:<44} {call.file} ({call.files_below()} files)"
 
 
 def deepest(root: Call) -> list[list[Call]]:
@@ -176,19 +189,27 @@ def main() -> None:
     parser.add_argument(
         "--files", type=int, default=0, help="files to show of which the fewest lines ran (default: 0)"
     )
+    parser.add_argument("--page", type=Path, help="write figures and calls between this page's walk marks")
     parser.add_argument("--list", action="store_true", help="all files that are entered")
     args = parser.parse_args()
     root = walk(COMMAND)
     lines = lines_entered(root)
     chains = deepest(root)
-    print(f"hwbmpq {' '.join(COMMAND)}\n")
-    print(f"{len(lines)} files entered, at most {len(chains[0])} of our functions deep\n")
-    print(*screen(root, args.lines), sep="\n")
+    figures = f"{len(lines)} files entered, at most {len(chains[0])} of our functions deep"
+    text = "\n".join([f"hwbmpq {' '.join(COMMAND)}\n{figures}\n", *screen(root, args.lines)])
+    print(text)
+    if args.page:
+        page = args.page.read_text(encoding="utf-8")
+        args.page.write_text(
+            _MARKS.sub(lambda m: f"{m[1]}```text\n{text}\n```\n{m[2]}", page), encoding="utf-8"
+        )
     for chain in chains[: args.chains]:
         print(f"\n{len(chain)} deep:", *(f"{call.file}:{call.name}" for call in chain), sep="\n  ")
     if args.files:
         print("\nfiles of which the fewest lines ran:")
-        print(*(f"  {count:4} {file}" for file, count in lines.most_common()[: -args.files - 1 : -1]), sep="\n")
+        print(
+            *(f"  {count:4} {file}" for file, count in lines.most_common()[: -args.files - 1 : -1]), sep="\n"
+        )
     if args.list:
         print("\nfiles entered:", *sorted(lines), sep="\n  ")
 
