@@ -220,8 +220,12 @@ def test_a_network_of_transformers_is_trained_saved_and_resumed(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     "saving",
-    [{"save_strategy": "epoch"}, {"save_strategy": "steps", "save_steps": 2}],
-    ids=["epochs", "steps"],
+    [
+        {"save_strategy": "epoch"},
+        {"save_strategy": "steps", "save_steps": 5},
+        pytest.param({"save_strategy": "steps", "save_steps": 2}, marks=pytest.mark.slow),
+    ],
+    ids=["epochs", "steps", "every other step"],
 )
 def test_a_resumed_run_decides_as_if_it_had_gone_on(tmp_path: Path, saving: dict[str, Any]) -> None:
     """From every checkpoint: in the middle of epochs, and at their ends, before the decision that was due."""
