@@ -11,7 +11,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hwbmpq.errors import NonFiniteError
-from hwbmpq.quant.ranges import largest_code
+
+
+def largest_code(bits: int, *, signed: bool) -> int:
+    """Largest integer code; the signed range is symmetric, so its smallest is the negative.
+
+    >>> largest_code(4, signed=True), largest_code(4, signed=False)
+    (7, 15)
+    """
+    return (1 << (bits - 1)) - 1 if signed else (1 << bits) - 1
+
 
 TERNARY_BITS = 2
 TERNARY_THRESHOLD = 0.7

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, distributed, nn
 
 from hwbmpq.distributed import is_distributed
-from hwbmpq.quant.functional import SMALLEST_ALPHA, check_finite, fake_quantize_activation
+from hwbmpq.quant.functional import SMALLEST_ALPHA, check_finite, fake_quantize_activation, largest_code
 from hwbmpq.quant.loading import LoadsFloatCheckpoints
-from hwbmpq.quant.ranges import largest_code
 from hwbmpq.values import FLOAT_BITS
 
 OBSERVED_BITS = 16

@@ -1,7 +1,7 @@
 """Layers that quantize their weight and their input, and are otherwise what they were."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from hwbmpq.quant.input_quantizer import InputQuantizer
 from hwbmpq.quant.loading import LoadsFloatCheckpoints
 from hwbmpq.quant.weight_quantizer import WeightQuantizer
-from hwbmpq.values import Precision
+from hwbmpq.values import FLOAT_BITS, Precision
 
 FROZEN = "frozen_weight"
 
@@ -210,3 +210,37 @@ def as_float(model: nn.Module) -> Iterator[None]:
 def _rebuild(float_class: type[nn.Module]) -> QuantizedLayer:
     cls = quantized_class(float_class)
     return cls.__new__(cls)
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Inside, ``model`` is in evaluation mode; afterwards every module is in the mode it was."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def float_weights(layers: Iterable[QuantizedLayer]) -> AbstractContextManager[None]:
+    """Inside, the weights of ``layers`` are not rounded; their quantizers are still called."""
+    return _temporarily([layer.weight_quantizer for layer in layers], "bits", FLOAT_BITS)
+
+
+def float_inputs(layers: Iterable[QuantizedLayer]) -> AbstractContextManager[None]:
+    """Inside, the inputs of ``layers`` are not rounded, and no input quantizer learns from them."""
+    return _temporarily(layers, "activation_bits", FLOAT_BITS)
+
+
+@contextmanager
+def _temporarily(objects: Iterable[Any], attribute: str, value: object) -> Iterator[None]:
+    before = [(thing, getattr(thing, attribute)) for thing in objects]
+    for thing, _ in before:
+        setattr(thing, attribute, value)
+    try:
+        yield
+    finally:
+        for thing, old in before:
+            setattr(thing, attribute, old)

@@ -18,7 +18,7 @@ from hwbmpq.graph import LayerGraph
 from hwbmpq.graph.operations import first_tensor
 from hwbmpq.graph.outline import outline
 from hwbmpq.hardware import uniform
-from hwbmpq.quant.modes import eval_mode
+from hwbmpq.quant.layers import eval_mode
 from hwbmpq.report import Alternative, CostReport, LayerFacts, LayerReport, Node, Plan, RunFacts
 from hwbmpq.search.space import Choices, SearchSpace
 from hwbmpq.sensitivity import measure_sensitivity

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from hwbmpq.graph.operations import first_tensor
 from hwbmpq.quant import quantized_layers
 from hwbmpq.quant.layers import QuantizedLayer
-from hwbmpq.sensitivity.measurement import SensitivityInputs
+from hwbmpq.sensitivity.measure import SensitivityInputs
 from hwbmpq.sensitivity.registry import register
 from hwbmpq.sensitivity.steps import run_steps
 from hwbmpq.values import Sensitivity

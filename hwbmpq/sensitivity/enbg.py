@@ -4,9 +4,8 @@ import torch
 from torch import Tensor
 
 from hwbmpq.quant import WeightQuantizer, quantize_weight, quantized_layers
-from hwbmpq.quant.functional import TERNARY_BITS
-from hwbmpq.quant.ranges import largest_code
-from hwbmpq.sensitivity.measurement import SensitivityInputs
+from hwbmpq.quant.functional import TERNARY_BITS, largest_code
+from hwbmpq.sensitivity.measure import SensitivityInputs
 from hwbmpq.sensitivity.registry import register
 from hwbmpq.sensitivity.steps import run_steps
 from hwbmpq.values import Sensitivity

@@ -8,7 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.quant import quantized_layers
-from hwbmpq.sensitivity.measurement import SensitivityInputs
+from hwbmpq.sensitivity.measure import SensitivityInputs
 from hwbmpq.sensitivity.registry import register
 from hwbmpq.sensitivity.steps import Step, run_steps
 from hwbmpq.sensitivity.weight_error import squared_errors

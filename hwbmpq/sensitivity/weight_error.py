@@ -6,10 +6,16 @@ from torch import Tensor
 
 from hwbmpq.quant import quantized_layers
 from hwbmpq.quant.layers import QuantizedLayer
-from hwbmpq.sensitivity.measurement import SensitivityInputs
+from hwbmpq.sensitivity.measure import SensitivityInputs
 from hwbmpq.sensitivity.registry import register
 from hwbmpq.sensitivity.weight_capture import weight_without_data
 from hwbmpq.values import Sensitivity
+
+
+@register("uniform", needs_data=False, needs_weights=False)
+def measure_uniform(measurement: SensitivityInputs) -> Sensitivity:
+    """Score 1 for every layer, and no errors: the baseline that any other method has to beat."""
+    return Sensitivity(method="uniform", scores={layer.name: 1.0 for layer in measurement.layers})
 
 
 @register("weight_error", needs_data=False)

@@ -14,7 +14,7 @@ from hwbmpq.data.images import ImageData, LabelledImages
 from hwbmpq.data.loaders import LoaderImages
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph.operations import first_tensor
-from hwbmpq.quant.modes import eval_mode
+from hwbmpq.quant.layers import eval_mode
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc, malloc.h
 _LARGEST_INT = 2**31 - 1

@@ -21,7 +21,7 @@ from hwbmpq.quant import (
     quantize_weight,
     quantized_layers,
 )
-from hwbmpq.quant.ranges import largest_code
+from hwbmpq.quant.functional import largest_code
 from hwbmpq.registry import QUANTIZERS
 
 

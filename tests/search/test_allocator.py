@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from hwbmpq.allocate import InfeasibleBudget
 from hwbmpq.errors import HwbmpqError, UnknownNameError
 from hwbmpq.quant import InputQuantizer, WeightQuantizer, quantized_layers
-from hwbmpq.quant.ranges import largest_code
+from hwbmpq.quant.functional import largest_code
 from hwbmpq.search.allocator import BitAllocator
 from hwbmpq.values import Precision, Sensitivity
 

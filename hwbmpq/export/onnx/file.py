@@ -22,7 +22,7 @@ from hwbmpq.export.onnx import checksum, matmul_nbits, qdq, qonnx_form
 from hwbmpq.export.onnx.edits import GraphEditor
 from hwbmpq.export.onnx.int8_form import Int8Plan, lower_for_int8
 from hwbmpq.export.onnx.products import Product, find_products, fold_batchnorm
-from hwbmpq.export.onnx.storage import TWO_BIT_OPSET, stored_width
+from hwbmpq.export.onnx.qdq import TWO_BIT_OPSET, stored_width
 from hwbmpq.export.onnx.trace import PLACEHOLDER_DOMAIN, TRACED_OPSET, TracedGraph, trace_network
 from hwbmpq.export.packed.size import SizeAccount, SizeLine
 from hwbmpq.export.runtime.onnxruntime import LARGEST_FILE, as_input, output_ranges

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from hwbmpq.export.onnx.edits import GraphEditor, constant_of
 from hwbmpq.export.onnx.products import Product
 from hwbmpq.export.onnx.qdq import ActivationQuant
-from hwbmpq.quant.ranges import largest_code
+from hwbmpq.quant.functional import largest_code
 
 BYTE = 8
 MIDDLE = 128

@@ -9,11 +9,28 @@ import onnx_ir as ir
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.export.onnx.edits import GraphEditor, bypass
 from hwbmpq.export.onnx.products import Product
-from hwbmpq.export.onnx.storage import storage_type, stored_width
 from hwbmpq.export.onnx.trace import ACTIVATION, TracedGraph
-from hwbmpq.quant.functional import SMALLEST_ALPHA
+from hwbmpq.quant.functional import SMALLEST_ALPHA, largest_code
 from hwbmpq.quant.input_quantizer import OBSERVED_BITS, InputQuantizer
-from hwbmpq.quant.ranges import largest_code
+
+_SIGNED = {2: ir.DataType.INT2, 4: ir.DataType.INT4, 8: ir.DataType.INT8, 16: ir.DataType.INT16}
+_UNSIGNED = {2: ir.DataType.UINT2, 4: ir.DataType.UINT4, 8: ir.DataType.UINT8, 16: ir.DataType.UINT16}
+TWO_BIT_OPSET = 25
+"""The first with 2-bit integers."""
+
+
+def stored_width(bits: int) -> int:
+    """The width of the ONNX integers that hold ``bits``: ONNX has 2, 4, 8 and 16.
+
+    >>> [stored_width(bits) for bits in (2, 3, 5, 16)]
+    [2, 4, 8, 16]
+    """
+    return next(width for width in _SIGNED if width >= bits)
+
+
+def storage_type(bits: int, *, signed: bool) -> ir.DataType:
+    return (_SIGNED if signed else _UNSIGNED)[stored_width(bits)]
+
 
 _BYTE, _NARROWEST = 8, 2
 

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph.trace import one_line, quiet
 from hwbmpq.quant import InputQuantizer, quantized_layers
-from hwbmpq.quant.layers import QuantizedLayer
-from hwbmpq.quant.modes import eval_mode, float_weights
+from hwbmpq.quant.layers import QuantizedLayer, eval_mode, float_weights
 from hwbmpq.values import FLOAT_BITS
 
 PLACEHOLDER_DOMAIN = "hwbmpq"

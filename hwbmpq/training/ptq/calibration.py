@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.quant import InputQuantizer
-from hwbmpq.quant.modes import eval_mode
+from hwbmpq.quant.layers import eval_mode
 
 Batches = Iterable[Tensor | Sequence[Tensor]]
 """Images, or tuples that begin with them: labels are not looked at."""

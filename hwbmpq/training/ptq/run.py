@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from hwbmpq import distributed
 from hwbmpq.data.images import ImageData
 from hwbmpq.quant import as_float, quantized_layers
-from hwbmpq.quant.modes import float_weights
+from hwbmpq.quant.layers import float_weights
 from hwbmpq.search.allocator import BitAllocator
 from hwbmpq.sensitivity import measure_sensitivity
 from hwbmpq.training.evaluation import EVALUATION_BATCH, evaluate
