@@ -6,13 +6,10 @@ from dataclasses import replace
 from math import prod
 from typing import ClassVar
 
-from hwbmpq.costs.figures import FigureLog
-from hwbmpq.costs.model import CostOptions
-from hwbmpq.costs.registry import register
+from hwbmpq.costs.model import CostOptions, FigureLog, register
 from hwbmpq.costs.table import Candidates, CostRow, CostTable, Number, candidates_of
 from hwbmpq.errors import UnsupportedLayerError
-from hwbmpq.hardware.profile import HardwareProfile
-from hwbmpq.hardware.widths import WidthFinder, op_of
+from hwbmpq.hardware.profile import HardwareProfile, WidthFinder, op_of
 from hwbmpq.values import FLOAT_BITS, Layer, Precision, Schedule, StoredTensor
 
 RESIDUAL_BITS = 16

@@ -5,18 +5,14 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from hwbmpq.costs.between_layers import BetweenLayers
-from hwbmpq.costs.figures import FigureLog
 from hwbmpq.costs.geometry import positions, repeats
 from hwbmpq.costs.interpolate import Interpolator, shape_of
-from hwbmpq.costs.model import MS_PER_SECOND, CostOptions, cost_layers
-from hwbmpq.costs.registry import register
+from hwbmpq.costs.model import MS_PER_SECOND, CostOptions, FigureLog, cost_layers, register
 from hwbmpq.costs.table import Candidates, CostRow, CostTable, FigureUse, Number
 from hwbmpq.errors import UnsupportedLayerError
-from hwbmpq.hardware.formats import WidthPair, parse_format
 from hwbmpq.hardware.lookup_table import KeyValue, LookupTable, TableEntry
-from hwbmpq.hardware.profile import HardwareProfile
-from hwbmpq.hardware.schema import LookupTableRef
-from hwbmpq.hardware.widths import op_of
+from hwbmpq.hardware.profile import HardwareProfile, op_of
+from hwbmpq.hardware.schema import LookupTableRef, WidthPair, parse_format
 from hwbmpq.values import Layer, Precision
 
 Miss = Literal["error", "nearest", "macs_scaled", "interpolated"]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
-from hwbmpq.hardware.problems import Place, ProfileError, ProfileProblem, unknown_key
+from hwbmpq.hardware.document import Place, ProfileError, ProfileProblem, unknown_key
 from hwbmpq.hardware.schema import known_op
 
 MOST_BYTES = 8 << 20

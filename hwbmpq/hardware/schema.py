@@ -5,7 +5,9 @@ form ``{value, kind, src}`` in the unit of its key before these models see it.
 """
 
 import re
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, replace
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -18,24 +20,82 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from hwbmpq.hardware.formats import NumberFormat, parse_format
-from hwbmpq.units import (
-    BYTES,
-    BYTES_PER_CYCLE,
-    BYTES_PER_SECOND,
-    CYCLES,
-    HERTZ,
-    MACS_PER_CYCLE,
-    MACS_PER_SECOND,
-    NANOMETRES,
-    PICOJOULES_PER_BIT,
-    PICOJOULES_PER_MAC,
-    PICOJOULES_PER_OPERATION,
-    PLAIN,
-    VOLTS,
-    WATTS,
-    Dimension,
-)
+from hwbmpq import units as u  # a block has a field called `units`
+from hwbmpq.values import FLOAT_BITS, MAX_BITS, MIN_BITS, Precision
+
+_INTEGER = re.compile(r"u?int(\d{1,2})")
+_FLOATS = {"fp16": 16, "bf16": 16, "fp32": 32}
+
+
+@dataclass(frozen=True, slots=True)
+class NumberFormat:
+    """How a number is stored."""
+
+    name: str
+    bits: int
+
+    @property
+    def is_float(self) -> bool:
+        return self.name in _FLOATS
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def parse_format(name: str) -> NumberFormat:
+    """The format of that name; ``ValueError`` if hwbmpq has no quantizer for it.
+
+    >>> parse_format("uint4").bits, parse_format("fp16").is_float
+    (4, True)
+    """
+    if name in _FLOATS:
+        return NumberFormat(name, _FLOATS[name])
+    match = _INTEGER.fullmatch(name)
+    if match and MIN_BITS <= int(match[1]) <= MAX_BITS:
+        return NumberFormat(name, int(match[1]))
+    raise ValueError(
+        f"{name!r} is not a number format: use int{MIN_BITS} to int{MAX_BITS}, uint{MIN_BITS} to uint{MAX_BITS}, "
+        f"{', '.join(_FLOATS)}"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WidthPair:
+    """A weight and an activation format that the device runs together."""
+
+    weight: NumberFormat
+    activation: NumberFormat
+    compute: str
+    """The arithmetic that executes it: the format both are brought to."""
+    kernel: str = "vendor"
+    """``vendor``: a kernel exists. ``user``: you have to write it. ``none``: storage only."""
+    ops: tuple[str, ...] = ()
+    """Operations that have it; empty means all."""
+
+    @property
+    def precision(self) -> Precision:
+        """The widths as they are stored, which is what costs count."""
+        return Precision(weight_bits=self.weight.bits, activation_bits=self.activation.bits)
+
+    @property
+    def training(self) -> Precision:
+        """The widths to quantize to while training: narrow weights beside float activations leave those in float."""
+        return self.trained(self.precision)
+
+    def trained(self, precision: Precision) -> Precision:
+        """The same for a precision that this pair runs, be it a narrower one that is promoted to it."""
+        weight_only = self.activation.is_float and not self.weight.is_float
+        return replace(precision, activation_bits=FLOAT_BITS) if weight_only else precision
+
+    def __str__(self) -> str:
+        return f"{self.weight}×{self.activation}"
+
+
+def common_compute(weight: NumberFormat, activation: NumberFormat) -> str:
+    """Where a pair does not say how it is computed: in the wider of its formats, in float if one is."""
+    floats = [fmt for fmt in (weight, activation) if fmt.is_float]
+    return max(floats or [weight, activation], key=lambda fmt: fmt.bits).name.removeprefix("u")
+
 
 OPS = (
     *(f"{prefix}conv{n}d" for prefix in ("", "dw") for n in (1, 2, 3)),
@@ -128,17 +188,34 @@ class Figure(Sourced):
     )
 
 
+@dataclass(frozen=True, slots=True)
 class Quantity:
     """Marks a field as a figure with a dimension."""
 
-    def __init__(self, dimension: Dimension, *, may_be_zero: bool = False) -> None:
-        self.dimension = dimension
-        self.may_be_zero = may_be_zero
+    dimension: u.Dimension
+    may_be_zero: bool = False
 
 
 def quantity_of(info: FieldInfo) -> Quantity | None:
     """The mark of a field that is a figure."""
     return next((mark for mark in info.metadata if isinstance(mark, Quantity)), None)
+
+
+def fields_by_key(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields of a block by the key that files give them."""
+    return {info.alias or name: info for name, info in model.model_fields.items()}
+
+
+def block_of(info: FieldInfo) -> type[BaseModel] | None:
+    """The model of a field that is a block or a list of blocks."""
+    waiting = [info.annotation]
+    while waiting:
+        annotation = waiting.pop()
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            return annotation
+        if get_origin(annotation) in (tuple, list, Union, UnionType):
+            waiting += get_args(annotation)
+    return None
 
 
 def short_keys(model: type[BaseModel]) -> dict[str, str]:
@@ -197,10 +274,10 @@ class Precisions(Sourced):
 
 
 class Clock(Sourced):
-    core_hz: Annotated[Figure | None, Quantity(HERTZ)] = Field(
+    core_hz: Annotated[Figure | None, Quantity(u.HERTZ)] = Field(
         default=None, description="clock of the compute units"
     )
-    accel_hz: Annotated[Figure | None, Quantity(HERTZ)] = Field(
+    accel_hz: Annotated[Figure | None, Quantity(u.HERTZ)] = Field(
         default=None, description="clock of the accelerator, if its own"
     )
 
@@ -218,10 +295,10 @@ class RateRow(Sourced):
 class ComputeRow(RateRow):
     """How fast the device multiplies."""
 
-    macs_per_cycle: Annotated[Figure | None, Quantity(MACS_PER_CYCLE)] = Field(
+    macs_per_cycle: Annotated[Figure | None, Quantity(u.MACS_PER_CYCLE)] = Field(
         default=None, description="per unit"
     )
-    macs_per_s: Annotated[Figure | None, Quantity(MACS_PER_SECOND)] = Field(
+    macs_per_s: Annotated[Figure | None, Quantity(u.MACS_PER_SECOND)] = Field(
         default=None, description="per unit, where no clock is known: 4 TOPS are 2 TMAC/s"
     )
 
@@ -237,7 +314,7 @@ class Array(Sourced):
 
 class Compute(Sourced):
     units: int = Field(default=1, ge=1, le=10**6, description="how many units work side by side")
-    efficiency: Annotated[Figure | None, Quantity(PLAIN)] = Field(
+    efficiency: Annotated[Figure | None, Quantity(u.PLAIN)] = Field(
         default=None, description="share of the peak that real kernels reach, 0 to 1"
     )
     table: tuple[ComputeRow, ...] = ()
@@ -248,13 +325,13 @@ class MemoryLevel(Sourced):
     """One memory. List them from the nearest to the farthest."""
 
     name: Name
-    size_bytes: Annotated[Figure | None, Quantity(BYTES)] = None
-    bandwidth_bytes_per_s: Annotated[Figure | None, Quantity(BYTES_PER_SECOND)] = None
-    bytes_per_cycle: Annotated[Figure | None, Quantity(BYTES_PER_CYCLE)] = Field(
+    size_bytes: Annotated[Figure | None, Quantity(u.BYTES)] = None
+    bandwidth_bytes_per_s: Annotated[Figure | None, Quantity(u.BYTES_PER_SECOND)] = None
+    bytes_per_cycle: Annotated[Figure | None, Quantity(u.BYTES_PER_CYCLE)] = Field(
         default=None, description="bandwidth where it follows the clock"
     )
-    latency_cycles: Annotated[Figure | None, Quantity(CYCLES, may_be_zero=True)] = None
-    energy_pj_per_bit: Annotated[Figure | None, Quantity(PICOJOULES_PER_BIT, may_be_zero=True)] = None
+    latency_cycles: Annotated[Figure | None, Quantity(u.CYCLES, may_be_zero=True)] = None
+    energy_pj_per_bit: Annotated[Figure | None, Quantity(u.PICOJOULES_PER_BIT, may_be_zero=True)] = None
     holds: tuple[Literal["weights", "activations", "tile"], ...] = Field(
         default=(),
         description="what lives here; of several levels that hold the weights, the last one stores them",
@@ -267,22 +344,24 @@ class MemoryLevel(Sourced):
 class EnergyRow(RateRow):
     """What one multiply-accumulate takes."""
 
-    pj_per_mac: Annotated[Figure, Quantity(PICOJOULES_PER_MAC, may_be_zero=True)]
+    pj_per_mac: Annotated[Figure, Quantity(u.PICOJOULES_PER_MAC, may_be_zero=True)]
 
 
 class EnergyFigures(Sourced):
-    technology_nm: Annotated[Figure | None, Quantity(NANOMETRES)] = None
-    voltage_v: Annotated[Figure | None, Quantity(VOLTS)] = None
+    technology_nm: Annotated[Figure | None, Quantity(u.NANOMETRES)] = None
+    voltage_v: Annotated[Figure | None, Quantity(u.VOLTS)] = None
     table: tuple[EnergyRow, ...] = ()
 
 
 class Power(Sourced):
-    budget_w: Annotated[Figure | None, Quantity(WATTS)] = Field(
+    budget_w: Annotated[Figure | None, Quantity(u.WATTS)] = Field(
         default=None, description="what the board may draw"
     )
-    active_w: Annotated[Figure | None, Quantity(WATTS)] = Field(default=None, description="while it computes")
-    idle_w: Annotated[Figure | None, Quantity(WATTS, may_be_zero=True)] = None
-    energy_pj_per_op: Annotated[Figure | None, Quantity(PICOJOULES_PER_OPERATION)] = None
+    active_w: Annotated[Figure | None, Quantity(u.WATTS)] = Field(
+        default=None, description="while it computes"
+    )
+    idle_w: Annotated[Figure | None, Quantity(u.WATTS, may_be_zero=True)] = None
+    energy_pj_per_op: Annotated[Figure | None, Quantity(u.PICOJOULES_PER_OPERATION)] = None
 
 
 class LookupTableRef(Sourced):

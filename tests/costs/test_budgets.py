@@ -3,7 +3,7 @@
 import pytest
 
 from hwbmpq.costs import BudgetError, parse_budget
-from hwbmpq.costs.budgets import Budget
+from hwbmpq.costs.network import Budget
 from hwbmpq.errors import UnknownNameError
 
 
