@@ -1,7 +1,7 @@
 """Energy: per multiply-accumulate with memory traffic, per operation, or power times time."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from math import prod
 from typing import Annotated, ClassVar, Literal
 
@@ -15,11 +15,11 @@ from hwbmpq.costs.model import (
     FigureLog,
     LayerCost,
     LayerwiseCost,
-    get_cost_model,
     register,
 )
-from hwbmpq.costs.table import Candidates, CostTable, FigureUse, Number
-from hwbmpq.errors import UnsupportedPrecisionError
+from hwbmpq.costs.quantities import chosen_model
+from hwbmpq.costs.table import Candidates, CostTable, FigureUse, Layers, Number
+from hwbmpq.errors import CostModelError, UnsupportedPrecisionError
 from hwbmpq.hardware.profile import HardwareProfile, op_of
 from hwbmpq.hardware.schema import MemoryLevel, WidthPair
 from hwbmpq.values import Layer
@@ -285,12 +285,12 @@ class PowerTime(CostOptions):
     kind: Literal["active", "upper_bound"] = "active"
     """``active``: the power while computing. ``upper_bound``: all that the board may draw."""
 
-    def tabulate(
-        self, layers: Iterable[Layer], profile: HardwareProfile, precisions: Candidates
-    ) -> CostTable:
+    def tabulate(self, layers: Layers, profile: HardwareProfile, precisions: Candidates) -> CostTable:
         figures = FigureLog(profile, "power_time")
         watts = figures.need("power", "active_w" if self.kind == "active" else "budget_w")
-        latency = get_cost_model("latency").tabulate(layers, profile, precisions)
+        latency = chosen_model("latency", profile).tabulate(layers, profile, precisions)
+        if latency.unit != "ms":
+            raise CostModelError(f"cost model {latency.model!r} gave {latency.unit} for latency")
         notes = latency.notes
         if self.kind == "upper_bound":
             notes = (*notes, "an upper bound: the board's whole power budget for the whole time")

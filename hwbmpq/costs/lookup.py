@@ -1,6 +1,6 @@
 """Costs looked up in a table of measurements."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -8,7 +8,7 @@ from hwbmpq.costs.between_layers import BetweenLayers
 from hwbmpq.costs.geometry import positions, repeats
 from hwbmpq.costs.interpolate import Interpolator, shape_of
 from hwbmpq.costs.model import MS_PER_SECOND, CostOptions, FigureLog, cost_layers, register
-from hwbmpq.costs.table import Candidates, CostRow, CostTable, FigureUse, Number
+from hwbmpq.costs.table import Candidates, CostRow, CostTable, FigureUse, Layers, Number
 from hwbmpq.errors import UnsupportedLayerError
 from hwbmpq.hardware.lookup_table import KeyValue, LookupTable, TableEntry
 from hwbmpq.hardware.profile import HardwareProfile, op_of
@@ -51,9 +51,7 @@ class LookupTableCost(CostOptions):
     per: Literal["input", "batch"] = "input"
     """A table measured with a batch: its share for one input, or the whole batch."""
 
-    def tabulate(
-        self, layers: Iterable[Layer], profile: HardwareProfile, precisions: Candidates
-    ) -> CostTable:
+    def tabulate(self, layers: Layers, profile: HardwareProfile, precisions: Candidates) -> CostTable:
         figures = FigureLog(profile, "lookup_table")
         ref, table = self._find(figures)
         factor = MS_PER_SECOND / figures.need("clock", "core_hz") if table.unit == "cycles" else table.factor

@@ -7,7 +7,16 @@ from typing import Any, ClassVar, Protocol, TypeVar, cast, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from hwbmpq.costs.table import Candidates, Capacity, CostRow, CostTable, FigureUse, Number, candidates_of
+from hwbmpq.costs.table import (
+    Candidates,
+    Capacity,
+    CostRow,
+    CostTable,
+    FigureUse,
+    Layers,
+    Number,
+    candidates_of,
+)
 from hwbmpq.errors import CostModelError as CostModelError
 from hwbmpq.errors import MissingFigureError
 from hwbmpq.hardware.profile import HardwareProfile, WidthFinder, op_of
@@ -145,9 +154,7 @@ class CostModel(Protocol):
 
     unit: ClassVar[str]
 
-    def tabulate(
-        self, layers: Iterable[Layer], profile: HardwareProfile, precisions: Candidates
-    ) -> CostTable: ...
+    def tabulate(self, layers: Layers, profile: HardwareProfile, precisions: Candidates) -> CostTable: ...
 
 
 LayerCost = Callable[[Layer, WidthPair], Number]
@@ -163,6 +170,7 @@ class CostOptions(BaseModel):
     needs: ClassVar[tuple[str, ...]] = ()
     is_alias: ClassVar[bool] = False
     """It passes on to another model, and cannot be what a profile chooses."""
+    registered_name: ClassVar[str] = ""
 
 
 class LayerwiseCost(CostOptions):
@@ -184,10 +192,8 @@ class LayerwiseCost(CostOptions):
         """Where a single number comes from, if not from the formula as it stands."""
         return ""
 
-    def tabulate(
-        self, layers: Iterable[Layer], profile: HardwareProfile, precisions: Candidates
-    ) -> CostTable:
-        name = getattr(type(self), "registered_name", type(self).__name__)
+    def tabulate(self, layers: Layers, profile: HardwareProfile, precisions: Candidates) -> CostTable:
+        name = self.registered_name or type(self).__name__
         figures = FigureLog(profile, name)
         cost = self.per_layer(figures)
         found = cost_layers(
@@ -234,7 +240,8 @@ def cost_layers(
     found = LayerCosts()
     for layer in layers:
         row = found.costs[layer.name] = {}
-        for precision, runs in finder.executions(op_of(layer), candidates_of(layer, precisions)):
+        for precision in candidates_of(layer, precisions):
+            runs = finder.execution(op_of(layer), precision)
             row[precision], origin = cost(layer, runs.pair)
             if runs.is_promoted:
                 found.promotions[precision] = runs.pair.precision

@@ -4,11 +4,11 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
-from hwbmpq.costs.model import CostModel, CostModelError, cost_models, get_cost_model
+from hwbmpq.costs.model import CostModelError, cost_models, get_cost_model
 from hwbmpq.costs.quantities import chosen_model
 from hwbmpq.costs.table import CostRow, CostTable, Number
 from hwbmpq.errors import HwbmpqError, UnknownNameError, UnsupportedPrecisionError
@@ -240,14 +240,23 @@ def tabulate(
     if choices is None:
         widths = bits if bits is not None else common_widths(layers, profile)
         choices = layer_candidates(layers, profile, widths, activation_bits=activation_bits)
-    tables, missing = {}, {}
+    tables: dict[str, CostTable] = {}
+    missing: dict[str, HwbmpqError] = {}
     for name in wanted:
         try:
-            tables[name] = _tabulated(name, layers, profile, choices)
+            table = get_cost_model(name).tabulate(layers, profile, choices)
+            values = (
+                value for row in table.rows for choice in row.costs.values() for value in choice.values()
+            )
+            if not all(0 <= value < math.inf for value in values):
+                raise CostModelError(f"cost model {name!r} gave a cost that is negative or not a number")
+            tables[name] = replace(table, name=name)
         except UnknownNameError:
             raise
         except HwbmpqError as error:
             missing[name] = error
+        except Exception as error:  # a plug-in's own defect must not take the other costs along
+            missing[name] = CostModelError(f"cost model {name!r} failed: {type(error).__name__}: {error}")
     layer_macs = sum(layer.macs for layer in layers)
     return NetworkCosts(
         profile=profile,
@@ -258,22 +267,6 @@ def tabulate(
         weights=sum(layer.parameters for layer in layers),
         covered_macs=layer_macs / getattr(layers, "macs", layer_macs) if layer_macs else 1.0,
     )
-
-
-def _tabulated(
-    name: str, layers: Collection[Layer], profile: HardwareProfile, choices: Mapping[str, Sequence[Precision]]
-) -> CostTable:
-    model = get_cost_model(name)
-    try:
-        table = model.tabulate(layers, profile, choices).named(name)
-        values = (value for row in table.rows for choice in row.costs.values() for value in choice.values())
-        if not all(0 <= value < math.inf for value in values):
-            raise CostModelError(f"cost model {name!r} gave a cost that is negative or no number")
-        return table
-    except HwbmpqError:
-        raise
-    except Exception as error:  # a plug-in's own defect must not take the other costs along
-        raise CostModelError(f"cost model {name!r} failed: {type(error).__name__}: {error}") from error
 
 
 _PROBE = Layer(
@@ -298,9 +291,9 @@ def check_cost_models(profile: HardwareProfile) -> tuple[str, ...]:
     Unknown models, options and budgets raise ``ProfileError``. A missing figure is not a fault of the file.
     """
     problems = []
-    for quantity, choice in profile.cost_models.items():
+    for quantity in profile.cost_models:
         try:
-            chosen_model(quantity, choice)
+            chosen_model(quantity, profile)
         except HwbmpqError as error:
             problems.append(_problem(profile, "cost_models", quantity, str(error)))
     for name, budget in profile.budgets.items():
@@ -319,23 +312,16 @@ def check_cost_models(profile: HardwareProfile) -> tuple[str, ...]:
 
 def unanswered_costs(profile: HardwareProfile) -> tuple[str, ...]:
     """Why the profile's cost models cannot cost a 3x3 convolution, if they cannot."""
-    if profile.abstract:
-        return ()
-    return tuple(
-        remark
-        for quantity, choice in profile.cost_models.items()
-        for remark in _try_out(chosen_model(quantity, choice), quantity, profile)
-    )
+    remarks = []
+    for quantity in () if profile.abstract else profile.cost_models:
+        model = chosen_model(quantity, profile)
+        try:
+            precisions = candidates(profile, weight_widths(profile, _PROBE.kind), op=_PROBE.kind)
+            model.tabulate([_PROBE], profile, precisions)
+        except HwbmpqError as error:
+            remarks.append(f"{quantity}: {error}")
+    return tuple(remarks)
 
 
 def _problem(profile: HardwareProfile, block: str, key: str, message: str) -> ProfileProblem:
     return ProfileProblem(place=profile.place(block, key), field=f"{block}.{key}", message=message)
-
-
-def _try_out(model: CostModel, quantity: str, profile: HardwareProfile) -> list[str]:
-    try:
-        precisions = candidates(profile, weight_widths(profile, _PROBE.kind), op=_PROBE.kind)
-        model.tabulate([_PROBE], profile, precisions)
-    except HwbmpqError as error:
-        return [f"{quantity}: {error}"]
-    return []

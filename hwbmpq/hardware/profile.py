@@ -129,6 +129,10 @@ class HardwareProfile(Block):
             for pair in spoken
         )
 
+    def pairs_for(self, op: str) -> list[WidthPair]:
+        """The pairs that an operation has."""
+        return [pair for pair in self.pairs if not pair.ops or op in pair.ops]
+
     def figures(self) -> Iterator[tuple[str, Figure, Dimension]]:
         """Every figure with its dotted path and dimension."""
         yield from _figures("", self)
@@ -170,60 +174,36 @@ class Execution:
 
 
 class WidthFinder:
-    """Looks up the pairs of one profile."""
+    """Finds what runs on one device, and remembers it: networks ask for the same again and again."""
 
     def __init__(self, profile: HardwareProfile) -> None:
         self._profile = profile
         self._found: dict[tuple[str, Precision], Execution] = {}
-        self._lists: dict[tuple[str, tuple[Precision, ...]], list[tuple[Precision, Execution]]] = {}
-        self._pairs: dict[Precision, list[WidthPair]] = {}
-        for pair in profile.pairs:
-            self._pairs.setdefault(pair.precision, []).append(pair)
 
     def execution(self, op: str, precision: Precision) -> Execution:
         """What runs; ``UnsupportedPrecisionError`` if nothing does. Only ``promote`` widens a width."""
         key = (op, precision)
         if key not in self._found:
-            self._found[key] = self._find(op, precision)
+            runs = sorted(self._profile.pairs_for(op), key=lambda pair: bool(pair.ops))
+            pairs = {pair.precision: pair for pair in runs}  # one that names the operation wins
+            promote = self._profile.precisions.promote
+            promoted = Precision(
+                weight_bits=promote.get(precision.weight_bits, precision.weight_bits),
+                activation_bits=promote.get(precision.activation_bits, precision.activation_bits),
+            )
+            pair = pairs.get(precision, pairs.get(promoted))
+            if pair is None:
+                raise UnsupportedPrecisionError(
+                    f"profile {self._profile.target!r} does not run {op} at {precision}; "
+                    f"it runs {', '.join(map(str, sorted(pairs))) or 'no width'}"
+                )
+            self._found[key] = Execution(pair, is_promoted=pair.precision != precision)
         return self._found[key]
-
-    def executions(self, op: str, precisions: Sequence[Precision]) -> list[tuple[Precision, Execution]]:
-        """What runs at each of several precisions."""
-        key = (op, tuple(precisions))
-        if key not in self._lists:  # most layers have the same candidates
-            self._lists[key] = [(precision, self.execution(op, precision)) for precision in precisions]
-        return self._lists[key]
-
-    def _find(self, op: str, precision: Precision) -> Execution:
-        pair = self._pair(op, precision)
-        if pair is not None:
-            return Execution(pair, is_promoted=False)
-        pair = self._pair(op, self._promoted(precision))
-        if pair is not None:
-            return Execution(pair, is_promoted=True)
-        known = sorted({other.precision for other in self._profile.pairs if not other.ops or op in other.ops})
-        raise UnsupportedPrecisionError(
-            f"profile {self._profile.target!r} does not run {op} at {precision}; "
-            f"it runs {', '.join(map(str, known)) or 'no width'}"
-        )
-
-    def _pair(self, op: str, precision: Precision) -> WidthPair | None:
-        pairs = self._pairs.get(precision, ())
-        named = next((pair for pair in pairs if op in pair.ops), None)
-        return named or next((pair for pair in pairs if not pair.ops), None)
-
-    def _promoted(self, precision: Precision) -> Precision:
-        promote = self._profile.precisions.promote
-        return Precision(
-            weight_bits=promote.get(precision.weight_bits, precision.weight_bits),
-            activation_bits=promote.get(precision.activation_bits, precision.activation_bits),
-        )
 
 
 def weight_widths(profile: HardwareProfile, op: str = "*") -> tuple[int, ...]:
     """Integer weight widths that a device has for an operation, ascending."""
-    runs = (pair for pair in profile.pairs if not pair.ops or op in pair.ops)
-    return tuple(sorted({pair.weight.bits for pair in runs if not pair.weight.is_float}))
+    return tuple(sorted({pair.weight.bits for pair in profile.pairs_for(op) if not pair.weight.is_float}))
 
 
 def common_widths(layers: Iterable[Layer], profile: HardwareProfile) -> tuple[int, ...] | None:
@@ -253,9 +233,11 @@ def candidates(
         if not pairs:
             raise _unsupported(profile, op, f"{width}-bit weights")
     finder = WidthFinder(profile)
+    activations = [{pair.activation.bits for pair in pairs} for pairs in runs.values()]
+    common = set.intersection(*activations) if activations else set()
     found = []
     for width, pairs in runs.items():
-        chosen = _activation(pairs, width, activation_bits, _common(list(runs.values())))
+        chosen = _activation(pairs, width, activation_bits, common)
         if chosen is None:
             raise _unsupported(profile, op, f"{width}-bit weights and {activation_bits} activations")
         precision = Precision(weight_bits=width, activation_bits=chosen)
@@ -286,17 +268,12 @@ _KERNELS = ("vendor", "user", "none")
 
 def _pairs_of(profile: HardwareProfile, width: int, op: str) -> list[WidthPair]:
     """The pairs that run a weight width, itself or promoted, of the best kind of kernel that there is."""
-    pairs = [pair for pair in profile.pairs if not pair.ops or op in pair.ops]
+    pairs = profile.pairs_for(op)
     runs = [pair for pair in pairs if pair.weight.bits == width]
     if not runs:
         runs = [pair for pair in pairs if pair.weight.bits == profile.precisions.promote.get(width)]
     best = min((_KERNELS.index(pair.kernel) for pair in runs), default=0)
     return [pair for pair in runs if _KERNELS.index(pair.kernel) == best]
-
-
-def _common(runs: Sequence[Sequence[WidthPair]]) -> set[int]:
-    """Activation widths that all candidates have."""
-    return set.intersection(*({pair.activation.bits for pair in pairs} for pairs in runs))
 
 
 def _activation(runs: Sequence[WidthPair], width: int, policy: str | int, common: set[int]) -> int | None:
@@ -326,7 +303,7 @@ def first_last_precision(profile: HardwareProfile, op: str = "*") -> Precision:
     ends = profile.constraints.first_last
     if ends is not None:
         return Precision(weight_bits=ends.w.bits, activation_bits=ends.a.bits)
-    pairs = [pair.precision for pair in profile.pairs if not pair.ops or op in pair.ops]
+    pairs = [pair.precision for pair in profile.pairs_for(op)]
     if not pairs:
         raise _unsupported(profile, op, "any width")
     sixteen = Precision(weight_bits=END_BITS, activation_bits=END_BITS)
