@@ -55,7 +55,9 @@ def _open_figures(definition: dict[str, Any], model: type[BaseModel]) -> None:
         if quantity is None:
             continue
         text = f"in {quantity.dimension.unit}" if quantity.dimension.unit else ""
-        hint = "; ".join(filter(None, [info.description or "", text, f"e.g. {quantity.dimension.examples}"]))
+        hint = "; ".join(
+            filter(None, [(info.description or "").rstrip("."), text, f"e.g. {quantity.dimension.examples}"])
+        )
         any_form = {"anyOf": [{"type": "number"}, {"type": "string"}, _FIGURE, {"type": "null"}]}
         properties[name] = {**any_form, "description": hint}
         for short, full in short_keys(model).items():

@@ -127,14 +127,10 @@ def _keys_at(path: Location) -> list[str]:
         if step == "sources":
             model = None
         elif step in fields:
-            model = block_of(fields[step]) or (Figure if _is_figure(fields[step].annotation) else None)
+            model = block_of(fields[step])
     if model is None:
         return []
     return [*short_keys(model), *fields_by_key(model)]
-
-
-def _is_figure(annotation: Any) -> bool:
-    return annotation is Figure or Figure in getattr(annotation, "__args__", ())
 
 
 def _inconsistencies(profile: HardwareProfile) -> Iterator[tuple[Location, str]]:

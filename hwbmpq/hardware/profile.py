@@ -41,16 +41,16 @@ class HardwareProfile(Block):
     """What one device supports and what it costs."""
 
     schema_id: Literal["hwbmpq/profile/v1"] = Field(alias="schema")
-    name: Name = Field(description="the file's name without .yaml")
+    name: Name
+    """The file's name without .yaml."""
     title: Text
     device_class: Literal["gpu", "cpu", "mcu", "npu", "fpga", "abstract"] = Field(alias="class")
-    extends: Name | None = Field(
-        default=None, description="a profile to take everything from that is not said here"
-    )
-    abstract: bool = Field(default=False, description="only to be extended, not a device")
-    caveats: tuple[Text, ...] = Field(
-        default=(), description="what a user must know before trusting a result"
-    )
+    extends: Name | None = None
+    """A profile to take everything from that is not said here."""
+    abstract: bool = False
+    """Only to be extended, not a device."""
+    caveats: tuple[Text, ...] = ()
+    """What a user must know before trusting a result."""
     sources: dict[Name, Source] = Field(default_factory=dict)
     precisions: Precisions = Precisions()
     clock: Clock = Clock()
@@ -61,14 +61,13 @@ class HardwareProfile(Block):
     lookup_tables: tuple[LookupTableRef, ...] = ()
     constraints: Constraints = Constraints()
     budgets: dict[Name, Text | Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
-        default_factory=dict, description="default budgets by cost: {flash: 1 MiB, latency: 8 ms}"
+        default_factory=dict
     )
-    cost_models: dict[QuantityName, CostChoice] = Field(
-        default_factory=dict, description="which model answers for latency, energy, memory"
-    )
-    modes: dict[Name, dict[str, Any]] = Field(
-        default_factory=dict, description="named overrides with dotted keys: {5w: {clock.core: 614.4 MHz}}"
-    )
+    """Default budgets by cost: {flash: 1 MiB, latency: 8 ms}."""
+    cost_models: dict[QuantityName, CostChoice] = Field(default_factory=dict)
+    """Which model answers for latency, energy, memory."""
+    modes: dict[Name, dict[str, Any]] = Field(default_factory=dict)
+    """Named overrides with dotted keys: {5w: {clock.core: 614.4 MHz}}."""
 
     _mode: str = PrivateAttr("")
     _files: tuple[str, ...] = PrivateAttr(())

@@ -161,15 +161,21 @@ class Block(BaseModel):
     """A group of keys. Unknown keys are refused."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, populate_by_name=True, arbitrary_types_allowed=True
+        extra="forbid",
+        frozen=True,
+        populate_by_name=True,
+        arbitrary_types_allowed=True,
+        use_attribute_docstrings=True,
     )
 
 
 class Sourced(Block):
     """A block whose ``kind`` and ``src`` hold for the bare numbers in it."""
 
-    kind: Kind | None = Field(default=None, description="origin of the bare numbers in this block")
-    src: SourceIds = Field(default=(), description="ids in `sources` of the bare numbers in this block")
+    kind: Kind | None = None
+    """Origin of the bare numbers in this block."""
+    src: SourceIds = ()
+    """Ids in `sources` of the bare numbers in this block."""
     note: Text | None = None
 
     @property
@@ -181,11 +187,12 @@ class Figure(Sourced):
     """A number about the device, and where it comes from."""
 
     value: float = Field(allow_inf_nan=False)
-    kind: Kind | None = Field(default=None, description="how the figure was obtained")
-    src: SourceIds = Field(default=(), description="ids in `sources`; may be left out for `kind: assumed`")
-    uncertainty: float | None = Field(
-        default=None, ge=0, allow_inf_nan=False, description="± in the figure's unit"
-    )
+    kind: Kind | None = None
+    """How the figure was obtained."""
+    src: SourceIds = ()
+    """Ids in `sources`; may be left out for `kind: assumed`."""
+    uncertainty: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """± in the figure's unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +239,8 @@ def short_keys(model: type[BaseModel]) -> dict[str, str]:
 class Source(Block):
     """Where figures come from."""
 
-    kind: Text = Field(description="vendor_doc, paper, code, spec_page, measurement, …")
+    kind: Text
+    """vendor_doc, paper, code, spec_page, measurement, …"""
     title: Text
     url: Text | None = None
     commit: Text | None = None
@@ -245,41 +253,36 @@ class PairSpec(Block):
 
     w: Format
     a: Format
-    compute: Format | None = Field(
-        default=None, description="the arithmetic that executes it (int4 weights may run as int8)"
-    )
-    kernel: Literal["vendor", "user", "none"] = Field(
-        default="vendor", description="vendor: a kernel exists; user: you write it; none: storage only"
-    )
-    ops: Ops = Field(default=(), description="operations that have it; all if left out")
+    compute: Format | None = None
+    """The arithmetic that executes it (int4 weights may run as int8)."""
+    kernel: Literal["vendor", "user", "none"] = "vendor"
+    """vendor: a kernel exists; user: you write it; none: storage only."""
+    ops: Ops = ()
+    """Operations that have it; all if left out."""
 
 
 class Precisions(Sourced):
     """Which widths the device stores and runs."""
 
-    weights: tuple[Format, ...] = Field(default=(), description="formats that weights are stored in")
-    activations: tuple[Format, ...] = Field(default=(), description="formats that activations are stored in")
-    pairs: tuple[PairSpec, ...] | None = Field(
-        default=None,
-        description="supported (weight, activation) pairs; the product of the two lists if left out",
-    )
-    promote: dict[int, int] = Field(
-        default_factory=dict, description="a width without a kernel is stored and run at this one: {3: 4}"
-    )
-    simd_channels: dict[Name, Annotated[int, Field(ge=1, le=4096)]] = Field(
-        default_factory=dict, description="output channels are padded to a multiple of this, by weight format"
-    )
+    weights: tuple[Format, ...] = ()
+    """Formats that weights are stored in."""
+    activations: tuple[Format, ...] = ()
+    """Formats that activations are stored in."""
+    pairs: tuple[PairSpec, ...] | None = None
+    """Supported (weight, activation) pairs; the product of the two lists if left out."""
+    promote: dict[int, int] = Field(default_factory=dict)
+    """A width without a kernel is stored and run at this one: {3: 4}."""
+    simd_channels: dict[Name, Annotated[int, Field(ge=1, le=4096)]] = Field(default_factory=dict)
+    """Output channels are padded to a multiple of this, by weight format."""
     bias_bits: int | None = Field(default=None, ge=1, le=64)
     accumulator_bits: int | None = Field(default=None, ge=8, le=64)
 
 
 class Clock(Sourced):
-    core_hz: Annotated[Figure | None, Quantity(u.HERTZ)] = Field(
-        default=None, description="clock of the compute units"
-    )
-    accel_hz: Annotated[Figure | None, Quantity(u.HERTZ)] = Field(
-        default=None, description="clock of the accelerator, if its own"
-    )
+    core_hz: Annotated[Figure | None, Quantity(u.HERTZ)] = None
+    """Clock of the compute units."""
+    accel_hz: Annotated[Figure | None, Quantity(u.HERTZ)] = None
+    """Clock of the accelerator, if its own."""
 
 
 class RateRow(Sourced):
@@ -295,28 +298,25 @@ class RateRow(Sourced):
 class ComputeRow(RateRow):
     """How fast the device multiplies."""
 
-    macs_per_cycle: Annotated[Figure | None, Quantity(u.MACS_PER_CYCLE)] = Field(
-        default=None, description="per unit"
-    )
-    macs_per_s: Annotated[Figure | None, Quantity(u.MACS_PER_SECOND)] = Field(
-        default=None, description="per unit, where no clock is known: 4 TOPS are 2 TMAC/s"
-    )
+    macs_per_cycle: Annotated[Figure | None, Quantity(u.MACS_PER_CYCLE)] = None
+    """Per unit."""
+    macs_per_s: Annotated[Figure | None, Quantity(u.MACS_PER_SECOND)] = None
+    """Per unit, where no clock is known: 4 TOPS are 2 TMAC/s."""
 
 
 class Array(Sourced):
     """A multiplier array whose speed follows from its size."""
 
     type: Literal["bit_serial", "bit_fusion"]
-    dims: tuple[Annotated[int, Field(ge=1, le=10**6)], ...] = Field(
-        min_length=2, max_length=3, description="bit_serial: Dm, Dk, Dn; bit_fusion: rows, columns"
-    )
+    dims: tuple[Annotated[int, Field(ge=1, le=10**6)], ...] = Field(min_length=2, max_length=3)
+    """bit_serial: Dm, Dk, Dn; bit_fusion: rows, columns."""
 
 
 class Compute(Sourced):
-    units: int = Field(default=1, ge=1, le=10**6, description="how many units work side by side")
-    efficiency: Annotated[Figure | None, Quantity(u.PLAIN)] = Field(
-        default=None, description="share of the peak that real kernels reach, 0 to 1"
-    )
+    units: int = Field(default=1, ge=1, le=10**6)
+    """How many units work side by side."""
+    efficiency: Annotated[Figure | None, Quantity(u.PLAIN)] = None
+    """Share of the peak that real kernels reach, 0 to 1."""
     table: tuple[ComputeRow, ...] = ()
     array: Array | None = None
 
@@ -327,18 +327,14 @@ class MemoryLevel(Sourced):
     name: Name
     size_bytes: Annotated[Figure | None, Quantity(u.BYTES)] = None
     bandwidth_bytes_per_s: Annotated[Figure | None, Quantity(u.BYTES_PER_SECOND)] = None
-    bytes_per_cycle: Annotated[Figure | None, Quantity(u.BYTES_PER_CYCLE)] = Field(
-        default=None, description="bandwidth where it follows the clock"
-    )
+    bytes_per_cycle: Annotated[Figure | None, Quantity(u.BYTES_PER_CYCLE)] = None
+    """Bandwidth where it follows the clock."""
     latency_cycles: Annotated[Figure | None, Quantity(u.CYCLES, may_be_zero=True)] = None
     energy_pj_per_bit: Annotated[Figure | None, Quantity(u.PICOJOULES_PER_BIT, may_be_zero=True)] = None
-    holds: tuple[Literal["weights", "activations", "tile"], ...] = Field(
-        default=(),
-        description="what lives here; of several levels that hold the weights, the last one stores them",
-    )
-    on_chip: bool = Field(
-        default=False, description="feeds the compute units at their own pace: no bandwidth limit"
-    )
+    holds: tuple[Literal["weights", "activations", "tile"], ...] = ()
+    """What lives here; of several levels that hold the weights, the last one stores them."""
+    on_chip: bool = False
+    """Feeds the compute units at their own pace: no bandwidth limit."""
 
 
 class EnergyRow(RateRow):
@@ -354,12 +350,10 @@ class EnergyFigures(Sourced):
 
 
 class Power(Sourced):
-    budget_w: Annotated[Figure | None, Quantity(u.WATTS)] = Field(
-        default=None, description="what the board may draw"
-    )
-    active_w: Annotated[Figure | None, Quantity(u.WATTS)] = Field(
-        default=None, description="while it computes"
-    )
+    budget_w: Annotated[Figure | None, Quantity(u.WATTS)] = None
+    """What the board may draw."""
+    active_w: Annotated[Figure | None, Quantity(u.WATTS)] = None
+    """While it computes."""
     idle_w: Annotated[Figure | None, Quantity(u.WATTS, may_be_zero=True)] = None
     energy_pj_per_op: Annotated[Figure | None, Quantity(u.PICOJOULES_PER_OPERATION)] = None
 
@@ -368,13 +362,11 @@ class LookupTableRef(Sourced):
     """Measured costs of layers, in a JSON file beside the profile."""
 
     id: Name
-    file: Text = Field(description="relative to the profile's folder")
+    file: Text
+    """Relative to the profile's folder."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
-    miss: Literal["error", "nearest", "macs_scaled", "interpolated"] = Field(
-        default="error",
-        description="a layer that is not in the table: refuse, take the nearest, scale that by MACs, or interpolate "
-        "between several",
-    )
+    miss: Literal["error", "nearest", "macs_scaled", "interpolated"] = "error"
+    """A layer that is not in the table: refuse, take the nearest, scale that by MACs, or interpolate between several."""
 
 
 class FirstLast(Block):
@@ -383,7 +375,8 @@ class FirstLast(Block):
 
 
 class Constraints(Block):
-    first_last: FirstLast | None = Field(default=None, description="formats of the first and the last layer")
+    first_last: FirstLast | None = None
+    """Formats of the first and the last layer."""
 
 
 class CostChoice(BaseModel):
