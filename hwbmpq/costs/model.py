@@ -1,8 +1,8 @@
-"""The cost models by name, with their options."""
+"""What a cost model is: the figures it reads, a base for those that cost each layer by itself, and models by name."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Protocol, TypeVar, cast, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -20,7 +20,7 @@ from hwbmpq.costs.table import (
 from hwbmpq.errors import CostModelError as CostModelError
 from hwbmpq.errors import MissingFigureError
 from hwbmpq.hardware.profile import HardwareProfile, WidthFinder, op_of
-from hwbmpq.hardware.schema import Figure, MemoryLevel, RateRow, WidthPair, quantity_of
+from hwbmpq.hardware.schema import Figure, MemoryLevel, RateRow, Sourced, WidthPair, quantity_of
 from hwbmpq.registry import COST_MODELS
 from hwbmpq.registry import Registration as Registration
 from hwbmpq.values import Layer, Precision
@@ -109,16 +109,22 @@ class FigureLog:
                 path, hint=f"add it to the profile: `{field}: {{value: …, kind: …, src: […]}}`"
             )
         quantity = quantity_of(type(owner).model_fields[field])
-        self._used[path] = FigureUse(
-            path=path,
-            value=figure.value,
-            unit=quantity.dimension.unit if quantity else "",
-            kind=figure.kind or "",
-            sources=figure.src,
-            note=figure.note or "",
-            is_doubtful=figure.is_doubtful,
+        self.record(
+            path, figure, figure.value, quantity.dimension.unit if quantity else "", figure.note or ""
         )
         return figure.value
+
+    def record(self, path: str, source: Sourced, value: Number, unit: str, note: str) -> None:
+        """Remember what was used, with the origin that its block in the profile states."""
+        self._used[path] = FigureUse(
+            path=path,
+            value=value,
+            unit=unit,
+            kind=source.kind or "",
+            sources=source.src,
+            note=note,
+            is_doubtful=source.is_doubtful,
+        )
 
 
 def _fits(row: RateRow, op: str, kernel_size: tuple[int, ...], pair: WidthPair) -> bool:
@@ -196,59 +202,43 @@ class LayerwiseCost(CostOptions):
         name = self.registered_name or type(self).__name__
         figures = FigureLog(profile, name)
         cost = self.per_layer(figures)
-        found = cost_layers(
-            layers,
-            profile,
-            precisions,
-            lambda layer, pair: (cost(layer, pair), self.origin(layer, pair)),
-        )
+
+        def with_origin(layer: Layer, pair: WidthPair) -> tuple[Number, str]:
+            return cost(layer, pair), self.origin(layer, pair)
+
+        table = cost_layers(name, self.unit, layers, profile, precisions, with_origin)
         capacity = self.capacity(figures)
-        special = Counter(text for row in found.origins.values() for text in set(row.values()))
-        return CostTable(
-            name=name,
-            model=name,
-            unit=self.unit,
-            rows=(CostRow(costs=found.costs),),
-            figures=figures.used,
-            origins=found.origins,
-            notes=(
-                *self.notes(profile),
-                *(f"{text} ({count} of {len(found.costs)} layers)" for text, count in special.items()),
-            ),
-            capacity=capacity,
-            promotions=found.promotions,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerCosts:
-    """What layers cost at their candidates, and where the numbers come from."""
-
-    costs: dict[str, dict[Precision, Number]] = field(default_factory=dict)
-    origins: dict[str, dict[Precision, str]] = field(default_factory=dict)
-    promotions: dict[Precision, Precision] = field(default_factory=dict)
+        special = Counter(text for row in table.origins.values() for text in set(row.values()))
+        counted = (f"{text} ({n} of {len(table.rows[0].costs)} layers)" for text, n in special.items())
+        notes = (*self.notes(profile), *counted)
+        return replace(table, figures=figures.used, notes=notes, capacity=capacity)
 
 
 def cost_layers(
-    layers: Iterable[Layer],
+    name: str,
+    unit: str,
+    layers: Layers,
     profile: HardwareProfile,
     precisions: Candidates,
     cost: Callable[[Layer, WidthPair], tuple[Number, str]],
-) -> LayerCosts:
+) -> CostTable:
     """Every layer at every candidate; ``cost`` gives a number and its origin for the pair that really runs."""
     finder = WidthFinder(profile)
-    found = LayerCosts()
+    costs: dict[str, dict[Precision, Number]] = {}
+    origins: dict[str, dict[Precision, str]] = {}
+    promotions: dict[Precision, Precision] = {}
     for layer in layers:
-        row = found.costs[layer.name] = {}
+        row = costs[layer.name] = {}
         for precision in candidates_of(layer, precisions):
             runs = finder.execution(op_of(layer), precision)
             row[precision], origin = cost(layer, runs.pair)
             if runs.is_promoted:
-                found.promotions[precision] = runs.pair.precision
+                promotions[precision] = runs.pair.precision
                 origin = "; ".join(filter(None, [f"{precision} runs as {runs.pair.precision}", origin]))
             if origin:
-                found.origins.setdefault(layer.name, {})[precision] = origin
-    return found
+                origins.setdefault(layer.name, {})[precision] = origin
+    rows = (CostRow(costs=costs),)
+    return CostTable(name=name, model=name, unit=unit, rows=rows, origins=origins, promotions=promotions)
 
 
 class CyclesLatency(LayerwiseCost):
