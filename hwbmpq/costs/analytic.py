@@ -1,4 +1,4 @@
-"""Energy: per multiply-accumulate with memory traffic, per operation, or power times time."""
+"""Costs by formula from a profile's figures: bit operations, latency from peak rates, and energy."""
 
 import math
 from collections.abc import Callable
@@ -39,6 +39,19 @@ class BitOperations(LayerwiseCost):
         return ("bit operations are a proxy: real devices gain less from fewer bits",)
 
 
+class _MemoryTraffic(LayerwiseCost):
+    """Counts what moves between the compute units and the memories that store weights and activations."""
+
+    weights_in: str | None = None
+    """The memory that stores the weights (default: the last that holds them)."""
+    activations_in: str | None = None
+    """The memory that stores the activations (default: the last that holds them)."""
+
+    def levels(self, figures: FigureLog) -> tuple[MemoryLevel, MemoryLevel]:
+        weights = figures.level("weights", self.weights_in)
+        return weights, figures.level("activations", self.activations_in)
+
+
 @register("throughput_table")
 class ThroughputTable(LayerwiseCost):
     """Milliseconds from the MACs per cycle that the profile lists per operation and widths."""
@@ -62,7 +75,7 @@ class ThroughputTable(LayerwiseCost):
 
 
 @register("roofline")
-class Roofline(ThroughputTable):
+class Roofline(_MemoryTraffic, ThroughputTable):
     """Milliseconds, the longer of computing and of moving weights and activations.
 
     Each memory that holds weights or activations moves its share at its bandwidth, all at the same time. A
@@ -78,23 +91,17 @@ class Roofline(ThroughputTable):
         "compute.table",
         "memory that holds weights, activations: bandwidth_bytes_per_s or bytes_per_cycle",
     )
-    weights_in: str | None = None
-    """The memory that stores the weights (default: the last that holds them)."""
-    activations_in: str | None = None
-    """The memory that stores the activations (default: the last that holds them)."""
 
     def per_layer(self, figures: FigureLog) -> LayerCost:
         compute = super().per_layer(figures)
-        weights = figures.level("weights", self.weights_in)
-        activations = figures.level("activations", self.activations_in)
+        weights, activations = self.levels(figures)
         weight_rate = _bytes_per_second(figures, weights)
         activation_rate = _bytes_per_second(figures, activations)
-        is_shared = weights is activations
 
         def cost(layer: Layer, pair: WidthPair) -> Number:
             weight_bits, activation_bits = traffic_bits(layer, pair.weight.bits, pair.activation.bits)
             times = (weight_bits / 8 / weight_rate, activation_bits / 8 / activation_rate)
-            moving = sum(times) if is_shared else max(times)
+            moving = sum(times) if weights is activations else max(times)
             return max(compute(layer, pair), moving * MS_PER_SECOND)
 
         return cost
@@ -158,7 +165,7 @@ _VASQUEZ = FigureUse(
 
 
 @register("mac_energy")
-class MacEnergy(LayerwiseCost):
+class MacEnergy(_MemoryTraffic):
     """Microjoules: energy of the multiply-accumulates, and of moving weights and activations.
 
     ``horowitz45_fit`` is a fit through Horowitz' 45 nm table with an accumulator, ``bitfusion45`` a fusion unit,
@@ -184,10 +191,6 @@ class MacEnergy(LayerwiseCost):
     """Bits of the accumulator for horowitz45_fit (default: the profile's); ``grown``: ceil(log2(depth)) + w + a."""
     traffic: bool = True
     """Count moving weights and activations as well."""
-    weights_in: str | None = None
-    """The memory that stores the weights (default: the last that holds them)."""
-    activations_in: str | None = None
-    """The memory that stores the activations (default: the last that holds them)."""
 
     def per_layer(self, figures: FigureLog) -> LayerCost:
         arithmetic = self.per_mac(figures)
@@ -224,10 +227,8 @@ class MacEnergy(LayerwiseCost):
                 * (prod(layer.input_shape) + layer.weight_elements)
                 * layer.calls
             )
-        per_weight_bit = figures.need_of(figures.level("weights", self.weights_in), "energy_pj_per_bit")
-        per_activation_bit = figures.need_of(
-            figures.level("activations", self.activations_in), "energy_pj_per_bit"
-        )
+        levels = self.levels(figures)
+        per_weight_bit, per_activation_bit = (figures.need_of(level, "energy_pj_per_bit") for level in levels)
 
         def cost(layer: Layer, pair: WidthPair) -> float:
             weights, activations = traffic_bits(layer, pair.weight.bits, pair.activation.bits)

@@ -32,8 +32,7 @@ _DIMENSIONS = {
 }
 _LONGEST = 60
 """Characters of a budget that an error repeats."""
-_SHARE = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*%\s*")
-_RATIO = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*[x×]\s*")
+_RELATIVE = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*([%x×])\s*")
 
 
 class BudgetError(HwbmpqError):
@@ -82,11 +81,12 @@ def parse_budget(cost: str, text: str | float) -> Budget:
 def _parse(cost: str, text: str | float, unit: str) -> Budget:
     if not isinstance(text, str):
         return Budget(cost=cost, amount=_number(text))
-    if match := _SHARE.fullmatch(text):
+    match = _RELATIVE.fullmatch(text)
+    if match and match[2] == "%":
         return Budget(cost=cost, share=float(match[1]) / 100)
-    if match := _RATIO.fullmatch(text):
-        if unit != "bit":
-            raise ValueError("only a memory can be so many times smaller than in float")
+    if match and unit != "bit":
+        raise ValueError("only a memory can be so many times smaller than in float")
+    if match:
         return Budget(cost=cost, ratio=float(match[1]))
     dimension = _DIMENSIONS.get(
         unit, Dimension(unit=unit, suffix="", symbols={unit: 1.0}, examples=f"10 {unit}")

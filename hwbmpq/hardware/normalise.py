@@ -34,12 +34,13 @@ _OWN = ("abstract", "extends", "name")
 _FIXED = ("modes", "schema", *_OWN)
 """Keys that a mode cannot change."""
 
+Problems = list[ProfileProblem]
+Origin = dict[str, YamlNode]
+"""``kind`` and ``src`` of a block, for the bare numbers in it."""
+
 
 def normalise(
-    node: YamlNode,
-    model: type[BaseModel],
-    problems: list[ProfileProblem],
-    origin: dict[str, YamlNode] | None = None,
+    node: YamlNode, model: type[BaseModel], problems: Problems, origin: Origin | None = None
 ) -> YamlNode:
     """A copy of ``node`` in canonical form; what cannot be read is added to ``problems``."""
     if not isinstance(node.value, dict):
@@ -60,12 +61,7 @@ def normalise(
 
 
 def _normalise_field(
-    node: YamlNode,
-    info: FieldInfo,
-    problems: list[ProfileProblem],
-    origin: dict[str, YamlNode],
-    *,
-    needs_unit: bool,
+    node: YamlNode, info: FieldInfo, problems: Problems, origin: Origin, *, needs_unit: bool
 ) -> YamlNode:
     quantity, model = quantity_of(info), block_of(info)
     if quantity is None and model is not None:
@@ -121,7 +117,7 @@ def _merge(base: YamlNode, child: YamlNode) -> YamlNode:
     return child.holding(content)
 
 
-def apply_mode(root: YamlNode, mode: str, problems: list[ProfileProblem]) -> YamlNode:
+def apply_mode(root: YamlNode, mode: str, problems: Problems) -> YamlNode:
     """The profile with the dotted overrides of one of its modes."""
     overrides = root.mapping["modes"].mapping[mode].mapping
     origin = {key: overrides[key] for key in _ORIGIN if key in overrides}
@@ -139,8 +135,8 @@ def _override(
     model: type[BaseModel],
     steps: list[str],
     new: YamlNode,
-    problems: list[ProfileProblem],
-    origin: dict[str, YamlNode],
+    problems: Problems,
+    origin: Origin,
 ) -> YamlNode:
     """A copy of ``node`` with ``new`` at ``steps``; ``ValueError`` if there is no such field."""
     step, *rest = steps

@@ -153,7 +153,7 @@ def _figures(path: str, block: BaseModel) -> Iterator[tuple[str, Figure, Dimensi
                 yield from _figures(f"{here}.{getattr(item, 'name', index)}", item)
 
 
-PAPER_WIDTHS = (2, 4)
+PAPER_WIDTHS = {2, 4}
 """BMPQ's candidates, taken where a device has them."""
 WIDEST_INTEGER_ACTIVATION = 8
 END_BITS = 16
@@ -226,8 +226,11 @@ def candidates(
     (or the next wider one that runs with it), ``widest`` (one for all, at most 8 bits where integer, else float),
     ``float``, or a number. Of several pairs, those with an existing kernel are preferred.
     """
-    widths = tuple(sorted(set(bits))) if bits is not None else _default_widths(profile, op)
-    runs = {width: _pairs_of(profile, width, op) for width in widths}
+    if bits is None:
+        bits = weight_widths(profile, op)
+        papers = set(bits) & PAPER_WIDTHS
+        bits = bits if len(papers) < 2 else tuple(papers)
+    runs = {width: _pairs_of(profile, width, op) for width in sorted(set(bits))}
     for width, pairs in runs.items():
         if not pairs:
             raise _unsupported(profile, op, f"{width}-bit weights")
@@ -246,20 +249,10 @@ def candidates(
 
 
 def _unsupported(profile: HardwareProfile, op: str, what: str) -> UnsupportedPrecisionError:
+    pairs = [f"{pair} ({', '.join(pair.ops)} only)" if pair.ops else str(pair) for pair in profile.pairs]
     return UnsupportedPrecisionError(
-        f"profile {profile.target!r} does not run {op} with {what}; "
-        f"its pairs: {', '.join(_spelled(pair) for pair in profile.pairs)}"
+        f"profile {profile.target!r} does not run {op} with {what}; its pairs: {', '.join(pairs)}"
     )
-
-
-def _spelled(pair: WidthPair) -> str:
-    return f"{pair} ({', '.join(pair.ops)} only)" if pair.ops else str(pair)
-
-
-def _default_widths(profile: HardwareProfile, op: str) -> tuple[int, ...]:
-    widths = weight_widths(profile, op)
-    papers = tuple(width for width in widths if width in PAPER_WIDTHS)
-    return papers if len(papers) > 1 else widths
 
 
 _KERNELS = ("vendor", "user", "none")
