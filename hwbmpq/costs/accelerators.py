@@ -1,4 +1,4 @@
-"""Multiplier arrays whose speed follows from their size: bit-serial overlays and Bit Fusion."""
+"""Latency on accelerators, counted in cycles: GAP8, NE16, bit-serial overlays and Bit Fusion."""
 
 from typing import ClassVar, Literal
 

@@ -1,4 +1,4 @@
-"""Whether a profile's choice of cost models makes sense, and what it cannot answer yet."""
+"""The costs of one network on one device, its budgets, and a check of the profile's choice of cost models."""
 
 import math
 import re

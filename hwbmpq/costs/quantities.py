@@ -1,4 +1,4 @@
-"""Costs by the name that users know. Which model answers is the profile's choice."""
+"""Weight memory, and costs by the name that users know: which model answers is the profile's choice."""
 
 from dataclasses import replace
 from typing import ClassVar

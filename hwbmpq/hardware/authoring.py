@@ -1,4 +1,4 @@
-"""New profiles: a commented template with marked blanks, filled in by answers or by hand."""
+"""For authors of profiles: a template with marked blanks, filled in by answers or by hand, and a JSON Schema for editors."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which widths a layer may take on a device, and what really runs then."""
+"""``HardwareProfile``: what one device supports and costs, and which widths a layer may take on it."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

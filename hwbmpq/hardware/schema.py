@@ -1,6 +1,6 @@
-"""The blocks of a profile: their fields, types, units and meaning.
+"""The blocks of a profile: number formats, fields, types, units and meaning.
 
-A *figure* is a number about the device with its origin. Loading (``load.py``) brings every figure to the
+A *figure* is a number about the device with its origin. ``normalise.py`` brings every figure to the
 form ``{value, kind, src}`` in the unit of its key before these models see it.
 """
 
