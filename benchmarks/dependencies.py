@@ -37,6 +37,7 @@ IMPORTS = {
     "rich": "import rich.console, rich.progress, rich.table",
     "safetensors": "import safetensors.torch",
     "scikit-learn": "import sklearn.datasets",
+    "scipy": "import scipy.optimize, scipy.sparse",
     "torchvision": "from hwbmpq.data.torchvision_import import import_torchvision; import_torchvision()",
     "timm": "from hwbmpq.data.torchvision_import import import_timm; import_timm()",
     "lightning": "from hwbmpq.data.torchvision_import import import_torchvision; import_torchvision(); import lightning.pytorch",
@@ -56,7 +57,9 @@ def canonical(name: str) -> str:
 def declared() -> tuple[list[str], dict[str, list[str]]]:
     """The dependencies in pyproject.toml, and those of the extras for users."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = {name: lines for name, lines in project["optional-dependencies"].items() if name != "dev"}
+    extras = {
+        name: lines for name, lines in project["optional-dependencies"].items() if name not in ("dev", "docs")
+    }
     return names(project["dependencies"]), {extra: names(lines) for extra, lines in extras.items()}
 
 
