@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from hwbmpq.costs.between_layers import BetweenLayers
 from hwbmpq.costs.geometry import positions, repeats
 from hwbmpq.costs.interpolate import Interpolator, shape_of
-from hwbmpq.costs.model import MS_PER_SECOND, CostOptions, FigureLog, cost_layers, register
+from hwbmpq.costs.model import MS_PER_SECOND, CostOptions, FigureLog, cost_layers, register, sourced_use
 from hwbmpq.costs.table import Candidates, CostTable, Layers, Number
 from hwbmpq.errors import UnsupportedLayerError
 from hwbmpq.hardware.lookup_table import KeyValue, LookupTable, TableEntry
@@ -55,19 +55,18 @@ class LookupTableCost(CostOptions):
         figures = FigureLog(profile, "lookup_table")
         ref, table = self._find(figures)
         origin = f"{table.device}; {table.runtime}"
-        figures.record(f"lookup_tables.{ref.id}", ref, len(table.entries), "entries", origin)
+        figures.constant(sourced_use(f"lookup_tables.{ref.id}", ref, len(table.entries), "entries", origin))
         unit = "uJ" if table.quantity == "energy" else "ms"
         factor = MS_PER_SECOND / figures.need("clock", "core_hz") if table.unit == "cycles" else table.factor
         factor /= table.batch if self.per == "input" else 1
         reader = _Reader(table, self.miss or ref.miss)
         between = BetweenLayers.of(table, layers, precisions)
 
-        def cost(layer: Layer, pair: WidthPair) -> tuple[Number, str]:
-            found = reader.look_up(layer, pair)
+        def cost(layer: Layer, pair: WidthPair) -> Number:
             more = between.boundary(layer, pair) if between else 0.0
-            return (found.value * repeats(layer) + more) * factor, found.origin
+            return (reader.look_up(layer, pair) * repeats(layer) + more) * factor
 
-        costs = cost_layers("lookup_table", unit, layers, profile, precisions, cost)
+        costs = cost_layers("lookup_table", unit, layers, profile, precisions, cost, reader.origin)
         notes = [*table.notes, *self._batch_note(table), *reader.notes]
         if between:
             row = replace(costs.rows[0], constant=between.constant * factor)
@@ -147,12 +146,21 @@ class _Reader:
         self._interpolators: dict[tuple[KeyValue, KeyValue], Interpolator] = {}
         self._given: list[tuple[str, _Found]] = []
 
-    def look_up(self, layer: Layer, pair: WidthPair) -> _Found:
+    def look_up(self, layer: Layer, pair: WidthPair) -> float:
+        """The value for one call of a layer; counted in the notes."""
+        found = self._remembered(layer, pair)
+        self._given.append((layer.name, found))
+        return found.value
+
+    def origin(self, layer: Layer, pair: WidthPair) -> str:
+        """Where that value comes from."""
+        return self._remembered(layer, pair).origin
+
+    def _remembered(self, layer: Layer, pair: WidthPair) -> _Found:
         shape = (layer.kind, layer.weight_shape, layer.input_shape, layer.output_shape, layer.stride)
         key = (*shape, layer.dilation, layer.groups, layer.macs, layer.calls, pair)
         if key not in self._seen:
             self._seen[key] = self._find(layer, pair)
-        self._given.append((layer.name, self._seen[key]))
         return self._seen[key]
 
     @property

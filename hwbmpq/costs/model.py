@@ -20,7 +20,7 @@ from hwbmpq.costs.table import (
 from hwbmpq.errors import CostModelError as CostModelError
 from hwbmpq.errors import MissingFigureError
 from hwbmpq.hardware.profile import HardwareProfile, WidthFinder, op_of
-from hwbmpq.hardware.schema import Figure, MemoryLevel, RateRow, Sourced, WidthPair, quantity_of
+from hwbmpq.hardware.schema import FLOATS, Figure, MemoryLevel, RateRow, Sourced, WidthPair, quantity_of
 from hwbmpq.registry import COST_MODELS
 from hwbmpq.registry import Registration as Registration
 from hwbmpq.values import Layer, Precision
@@ -34,11 +34,14 @@ class FigureLog:
     def __init__(self, profile: HardwareProfile, cost_model: str) -> None:
         self.profile = profile
         self.cost_model = cost_model
-        self._used: dict[str, FigureUse] = {}
+        self._used: dict[str, FigureUse | tuple[BaseModel, str]] = {}  # a figure: its block and field
 
     @property
     def used(self) -> tuple[FigureUse, ...]:
-        return tuple(self._used.values())
+        """What was handed out, with where it comes from."""
+        return tuple(
+            use if isinstance(use, FigureUse) else _figure_use(path, *use) for path, use in self._used.items()
+        )
 
     def need(self, block: str, field: str) -> float:
         """The figure ``block.field`` (``clock.core_hz``), or a ``MissingFigureError`` that names it."""
@@ -108,23 +111,28 @@ class FigureLog:
             raise self.missing(
                 path, hint=f"add it to the profile: `{field}: {{value: …, kind: …, src: […]}}`"
             )
-        quantity = quantity_of(type(owner).model_fields[field])
-        self.record(
-            path, figure, figure.value, quantity.dimension.unit if quantity else "", figure.note or ""
-        )
+        self._used[path] = (owner, field)
         return figure.value
 
-    def record(self, path: str, source: Sourced, value: Number, unit: str, note: str) -> None:
-        """Remember what was used, with the origin that its block in the profile states."""
-        self._used[path] = FigureUse(
-            path=path,
-            value=value,
-            unit=unit,
-            kind=source.kind or "",
-            sources=source.src,
-            note=note,
-            is_doubtful=source.is_doubtful,
-        )
+
+def _figure_use(path: str, owner: BaseModel, field: str) -> FigureUse:
+    figure: Figure = getattr(owner, field)
+    quantity = quantity_of(type(owner).model_fields[field])
+    unit = quantity.dimension.unit if quantity else ""
+    return sourced_use(path, figure, figure.value, unit, figure.note or "")
+
+
+def sourced_use(path: str, source: Sourced, value: Number, unit: str, note: str) -> FigureUse:
+    """The use of something with the origin that its block in the profile states."""
+    return FigureUse(
+        path=path,
+        value=value,
+        unit=unit,
+        kind=source.kind or "",
+        sources=source.src,
+        note=note,
+        is_doubtful=source.is_doubtful,
+    )
 
 
 def _fits(row: RateRow, op: str, kernel_size: tuple[int, ...], pair: WidthPair) -> bool:
@@ -135,8 +143,9 @@ def _fits(row: RateRow, op: str, kernel_size: tuple[int, ...], pair: WidthPair) 
         if wanted != kernel_size:
             return False
     formats = ((row.w, pair.weight), (row.a, pair.activation))
-    if any(asked and (asked.bits, asked.is_float) != (has.bits, has.is_float) for asked, has in formats):
-        return False
+    for asked, has in formats:  # int8 and uint8 are equally fast, fp16 and bf16 too
+        if asked and (asked.bits, asked.name in FLOATS) != (has.bits, has.name in FLOATS):
+            return False
     return row.compute is None or row.compute.name == pair.compute
 
 
@@ -202,11 +211,7 @@ class LayerwiseCost(CostOptions):
         name = self.registered_name or type(self).__name__
         figures = FigureLog(profile, name)
         cost = self.per_layer(figures)
-
-        def with_origin(layer: Layer, pair: WidthPair) -> tuple[Number, str]:
-            return cost(layer, pair), self.origin(layer, pair)
-
-        table = cost_layers(name, self.unit, layers, profile, precisions, with_origin)
+        table = cost_layers(name, self.unit, layers, profile, precisions, cost, self.origin)
         capacity = self.capacity(figures)
         special = Counter(text for row in table.origins.values() for text in set(row.values()))
         counted = (f"{text} ({n} of {len(table.rows[0].costs)} layers)" for text, n in special.items())
@@ -220,9 +225,10 @@ def cost_layers(
     layers: Layers,
     profile: HardwareProfile,
     precisions: Candidates,
-    cost: Callable[[Layer, WidthPair], tuple[Number, str]],
+    cost: LayerCost,
+    origin_of: Callable[[Layer, WidthPair], str],
 ) -> CostTable:
-    """Every layer at every candidate; ``cost`` gives a number and its origin for the pair that really runs."""
+    """Every layer at every candidate: a number, and where it comes from, for the pair that really runs."""
     finder = WidthFinder(profile)
     costs: dict[str, dict[Precision, Number]] = {}
     origins: dict[str, dict[Precision, str]] = {}
@@ -231,7 +237,8 @@ def cost_layers(
         row = costs[layer.name] = {}
         for precision in candidates_of(layer, precisions):
             runs = finder.execution(op_of(layer), precision)
-            row[precision], origin = cost(layer, runs.pair)
+            row[precision] = cost(layer, runs.pair)
+            origin = origin_of(layer, runs.pair)
             if runs.is_promoted:
                 promotions[precision] = runs.pair.precision
                 origin = "; ".join(filter(None, [f"{precision} runs as {runs.pair.precision}", origin]))

@@ -24,7 +24,7 @@ from hwbmpq import units as u  # a block has a field called `units`
 from hwbmpq.values import FLOAT_BITS, MAX_BITS, MIN_BITS, Precision
 
 _INTEGER = re.compile(r"u?int(\d{1,2})")
-_FLOATS = {"fp16": 16, "bf16": 16, "fp32": 32}
+FLOATS = {"fp16": 16, "bf16": 16, "fp32": 32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class NumberFormat:
 
     @property
     def is_float(self) -> bool:
-        return self.name in _FLOATS
+        return self.name in FLOATS
 
     def __str__(self) -> str:
         return self.name
@@ -48,14 +48,14 @@ def parse_format(name: str) -> NumberFormat:
     >>> parse_format("uint4").bits, parse_format("fp16").is_float
     (4, True)
     """
-    if name in _FLOATS:
-        return NumberFormat(name, _FLOATS[name])
+    if name in FLOATS:
+        return NumberFormat(name, FLOATS[name])
     match = _INTEGER.fullmatch(name)
     if match and MIN_BITS <= int(match[1]) <= MAX_BITS:
         return NumberFormat(name, int(match[1]))
     raise ValueError(
         f"{name!r} is not a number format: use int{MIN_BITS} to int{MAX_BITS}, uint{MIN_BITS} to uint{MAX_BITS}, "
-        f"{', '.join(_FLOATS)}"
+        f"{', '.join(FLOATS)}"
     )
 
 
