@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.hardware.files import user_folders
-from hwbmpq.hardware.load import check_profile
+from hwbmpq.hardware.load import check_profile, user_folders
 from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.schema import is_name
 from hwbmpq.io import atomic_write

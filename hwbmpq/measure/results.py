@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.hardware.files import read_bytes
+from hwbmpq.hardware.document import ProfileError
+from hwbmpq.hardware.load import read_bytes
 from hwbmpq.hardware.lookup_table import OVERHEAD_OPS, WIDTH_KEYS, TableEntry
-from hwbmpq.hardware.problems import ProfileError
 from hwbmpq.measure import kit_runner
 from hwbmpq.measure.kit_runner import (
     MANIFEST_SCHEMA,

@@ -11,8 +11,7 @@ from typing import Any
 from hwbmpq.costs.network import tabulate
 from hwbmpq.costs.table import CostTable
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.hardware.profile import HardwareProfile
-from hwbmpq.hardware.widths import first_last_precision, op_of
+from hwbmpq.hardware.profile import HardwareProfile, first_last_precision, op_of
 from hwbmpq.measure import kit_runner
 from hwbmpq.measure.operation_graphs import reference_graph
 from hwbmpq.measure.summary import middle_mean
