@@ -6,7 +6,7 @@ from importlib import metadata
 from typing import Any
 
 import hwbmpq
-from hwbmpq.graph.outline import outline
+from hwbmpq.graph.layergraph import outline
 from hwbmpq.report import LayerFacts, Node, RunFacts
 from hwbmpq.search.space import SearchSpace
 
