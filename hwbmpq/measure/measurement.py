@@ -218,10 +218,9 @@ class Measurement:
             runs = [p for p in self.results.manifest.precisions if self.program_name("linear", p) == program]
             layers = [layer for layer in self.layers if layer.program == program]
             if runs and layers:
-                tried = [
-                    layers[index].table_entry(runs[0]) for index in evenly_spaced(len(layers), _MOST_TRIED)
-                ]
-                misses = leave_one_out([TableEntry.model_validate(entry) for entry in tried])
+                tried = [layers[index] for index in evenly_spaced(len(layers), _MOST_TRIED)]
+                unrounded = [{**layer.table_entry(runs[0]), "value": layer.timing.us} for layer in tried]
+                misses = leave_one_out([TableEntry.model_validate(entry) for entry in unrounded])
                 if misses:
                     errors[program] = rounded(statistics.median(misses))
         return errors
