@@ -1,6 +1,6 @@
 """The operation graph: what reads what, along which branch, and which layers must therefore share a width."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from math import prod
 
@@ -100,8 +100,11 @@ class Dataflow:
         return [self.label(reader) for reader in self._readers[name]] or ["output"]
 
     @cached_property
-    def _dominator(self) -> dict[str, str | None]:
-        """For each operation on the data path, the last tensor that every path to it goes through."""
+    def forks(self) -> dict[str, str | None]:
+        """For each operation on the data path, the last tensor that every path to it goes through.
+
+        That is where the branches that meet in the operation part.
+        """
         root = ""  # stands before all inputs; no operation has this name
         tree = nx.DiGraph()
         for name in self._anchor:
@@ -110,25 +113,20 @@ class Dataflow:
         found = nx.immediate_dominators(tree, root) if tree else {}
         return {name: found[name] or None for name in self._anchor}
 
-    def fork(self, join: str) -> str | None:
-        """The tensor where the branches that meet at ``join`` part."""
-        return self._dominator[join]
-
     @cached_property
     def _behind_a_layer(self) -> set[str]:
         """Operations on the data path with a layer somewhere upstream."""
-        found: set[str] = set()
-        for name in self._anchor:
-            if any(self.layer(read) or read in found for read in self.data_inputs(name)):
-                found.add(name)
-        return found
+        return self._beyond_layers(self._anchor, self.data_inputs)
 
     @cached_property
     def _before_a_layer(self) -> set[str]:
         """Operations with a layer somewhere downstream."""
+        return self._beyond_layers(reversed(list(self.graph)), self.graph.succ.__getitem__)
+
+    def _beyond_layers(self, names: Iterable[str], neighbours: Callable[[str], Iterable[str]]) -> set[str]:
         found: set[str] = set()
-        for name in reversed(list(self.graph)):
-            if any(self.layer(reader) or reader in found for reader in self.graph.succ[name]):
+        for name in names:
+            if any(self.layer(other) or other in found for other in neighbours(name)):
                 found.add(name)
         return found
 
@@ -199,7 +197,7 @@ def _downsamples(flow: Dataflow) -> Iterator[tuple[str, str, str | None]]:
     """
     for join in flow.graph:
         operands = flow.data_inputs(join) if flow.is_addition(join) and join in flow.data else []
-        fork = flow.fork(join) if len(operands) == 2 else None
+        fork = flow.forks[join] if len(operands) == 2 else None
         if fork is None or fork in operands:  # a plain residual connection has no layer on its short branch
             continue
         branches = [flow.branch(operand, fork) for operand in operands]
@@ -223,7 +221,7 @@ def _main_operand(flow: Dataflow, join: str, reads: list[str]) -> str:
     """At an addition the branch with more layers in series; elsewhere the larger tensor (not the gate)."""
     if not flow.is_addition(join):
         return max(reads, key=lambda read: (prod(flow.shape(read)), flow.order(read)))
-    fork = flow.fork(join)
+    fork = flow.forks[join]
     if fork is None:
         return max(reads, key=flow.order)
     return max(reads, key=lambda read: flow.depth(flow.branch(read, fork)))

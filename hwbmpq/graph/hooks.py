@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,22 +10,14 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from hwbmpq.graph.operations import (
-    Operation,
-    Recorder,
-    TensorSource,
-    call_facts,
-    changed_tensors,
-    plain_name,
-    tensors,
-)
+from hwbmpq.graph.operations import Operation, Recorder, TensorSource, call_facts, plain_name, tensors
 
 
 def trace_with_hooks(model: nn.Module, example: torch.Tensor) -> list[Operation]:
     """Operations of ``model`` as they run: hooks tell the module, a function mode the tensors."""
     watch = _FunctionWatch(Recorder(model))
     watch.add(example, kind="input", source=TensorSource.INPUT)
-    with _module_stack(model, watch.stack), watch.recorder.counter, watch:
+    with _module_stack(model, watch.stack), watch.recorder, watch:
         returned = model(example)
     return watch.recorder.finish([watch.name_of(tensor) for tensor in tensors(returned)])
 
@@ -77,20 +70,14 @@ class _FunctionWatch(TorchFunctionMode):
         kwargs = kwargs or {}
         read = list(tensors((args, kwargs)))
         inputs = tuple(map(self.name_of, read))  # before an in-place call takes them over
-        versions = [tensor._version for tensor in read]
-        self.recorder.counter.read()
-        result = func(*args, **kwargs)
-        macs = self.recorder.counter.read()
-        changed = changed_tensors(read, versions)
+        result, changed, macs = self.recorder.run(partial(func, *args, **kwargs), read)
         made = list(tensors(result)) or changed
         callee = getattr(func, "__name__", str(func))
         if not made or (callee == "__get__" and made[0] in self._made_at):
             return result
-        name_of = self.recorder.parameter_name
         path = self.stack[-1] if self.stack else ""
-        facts = call_facts(
-            plain_name(callee), path, args, kwargs, parameters=map(name_of, read), name_of=name_of
-        )
+        name_of = self.recorder.parameter_name
+        facts = call_facts(plain_name(callee), path, args, kwargs, reads=read, name_of=name_of)
         name = self.add(made[0], **facts, inputs=inputs, macs=macs)
         self.recorder.add_changes(changed)
         if len(made) > 1:

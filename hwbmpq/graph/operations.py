@@ -103,7 +103,7 @@ def call_facts(
     args: Sequence[object],
     named: Mapping[str, object],
     *,
-    parameters: Iterable[str],
+    reads: Iterable[object],
     name_of: Callable[[Any], str],
 ) -> dict[str, Any]:
     """The fields of an ``Operation`` for a function call; ``name_of`` gives a parameter's name, or ""."""
@@ -111,7 +111,7 @@ def call_facts(
     return {
         "kind": kind,
         "module": module,
-        "parameters": tuple(filter(None, parameters)),
+        "parameters": tuple(filter(None, map(name_of, reads))),
         "weight": name_of(weight) if kind in LAYER_KINDS else "",
         "clamps_negatives": clamps_negatives(kind, args, named),
         "negates": negates(kind, args, named),
@@ -175,20 +175,18 @@ def nonnegative_tensors(operations: Iterable[Operation]) -> set[str]:
     return found
 
 
-class MacCounter(TorchDispatchMode):
-    """Adds up the MACs of matrix products and convolutions while it is active.
+class Recorder(TorchDispatchMode):
+    """The operations of a forward pass as they run; in-place changes are followed through views.
 
-    ``read`` returns the count since the last ``read``, so one counter serves a whole forward pass.
-    Works on fake and meta tensors, where nothing is computed.
+    While it is active it counts the MACs of matrix products and convolutions, of fake and meta tensors too.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.operations: list[Operation] = []
         self._macs = 0
-
-    def read(self) -> int:
-        macs, self._macs = self._macs, 0
-        return macs
+        self._parameter_names = {id(p): name for name, p in model.named_parameters(remove_duplicate=True)}
+        self._changed_at: dict[int, int] = {}  # storage -> position of what last changed it in place
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -209,15 +207,15 @@ class MacCounter(TorchDispatchMode):
             self._macs += flops // 2  # one MAC is one multiplication and one addition
         return result
 
-
-class Recorder:
-    """The operations of a forward pass as they run; in-place changes are followed through views."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.operations: list[Operation] = []
-        self.counter = MacCounter()
-        self._parameter_names = {id(p): name for name, p in model.named_parameters(remove_duplicate=True)}
-        self._changed_at: dict[int, int] = {}  # storage -> position of what last changed it in place
+    def run(
+        self, call: Callable[[], Any], read: Sequence[torch.Tensor]
+    ) -> tuple[Any, list[torch.Tensor], int]:
+        """Make a call that reads some tensors; its result, the tensors that it changed in place, and its MACs."""
+        versions = [tensor._version for tensor in read]
+        self._macs = 0
+        result = call()
+        changed = [t for t, version in zip(read, versions, strict=True) if t._version != version]
+        return result, changed, self._macs
 
     def parameter_name(self, value: object) -> str:
         """A parameter's name in the model; "" for anything else."""
@@ -246,11 +244,6 @@ class Recorder:
         """All operations, those that the network returns marked as outputs."""
         names = set(returned)
         return [replace(operation, is_output=operation.name in names) for operation in self.operations]
-
-
-def changed_tensors(read: Iterable[torch.Tensor], versions: Iterable[int]) -> list[torch.Tensor]:
-    """Of the tensors that a call read, those that it changed in place."""
-    return [tensor for tensor, version in zip(read, versions, strict=True) if tensor._version != version]
 
 
 def _storage(tensor: torch.Tensor) -> int:

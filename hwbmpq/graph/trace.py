@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,6 @@ from hwbmpq.graph.operations import (
     TensorSource,
     Trace,
     call_facts,
-    changed_tensors,
     clamps_negatives,
     first_tensor,
     plain_name,
@@ -66,7 +66,7 @@ def _operations(root: nn.Module, graph: fx.Graph, example: torch.Tensor) -> list
     interpreter = _Interpreter(root, graph)
     with nullcontext() if example.is_meta else FakeTensorMode(allow_non_fake_inputs=True) as mode:
         given = example if mode is None else mode.from_tensor(example)
-        with interpreter.recorder.counter:
+        with interpreter.recorder:
             interpreter.run(given)
     return interpreter.recorder.finish(interpreter.returned)
 
@@ -83,13 +83,10 @@ class _Interpreter(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         read = [tensor for node in n.all_input_nodes if (tensor := first_tensor(self.env[node])) is not None]
-        versions = [tensor._version for tensor in read]
-        result = super().run_node(n)
-        macs = self.recorder.counter.read()
+        result, changed, macs = self.recorder.run(partial(super().run_node, n), read)
         if n.op == "output":
             self.returned = list(self._inputs(n))
             return result
-        changed = changed_tensors(read, versions)
         tensor = first_tensor(result) if result is not None or not changed else changed[0]
         if tensor is not None:
             self._made_at[n] = self.recorder.add(n.name, tensor, **self._fields(n, tensor), macs=macs)
@@ -117,13 +114,10 @@ class _Interpreter(fx.Interpreter):
             _module_path(node),
             node.args,
             node.kwargs,
-            parameters=map(self._parameter_name, node.all_input_nodes),
-            name_of=self._parameter_name,
+            reads=node.all_input_nodes,
+            name_of=lambda read: self._parameter_of.get(read, ""),
         )
         return {**facts, "inputs": inputs}
-
-    def _parameter_name(self, node: fx.Node) -> str:
-        return self._parameter_of.get(node, "")
 
     def _facts_of_module(self, path: str) -> dict[str, Any]:
         module = self.module.get_submodule(path)
