@@ -1,7 +1,7 @@
 """Tracing by watching one real forward pass: works whatever the control flow, for this one input."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -32,15 +32,11 @@ def _module_stack(model: nn.Module, stack: list[str]) -> Iterator[None]:
     def leave(*_: Any) -> None:
         stack.pop()
 
-    handles = []
-    for path, module in model.named_modules():
-        handles.append(module.register_forward_pre_hook(enter(path)))
-        handles.append(module.register_forward_hook(leave, always_call=True))
-    try:
+    with ExitStack() as hooks:
+        for path, module in model.named_modules():
+            hooks.callback(module.register_forward_pre_hook(enter(path)).remove)
+            hooks.callback(module.register_forward_hook(leave, always_call=True).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 class _FunctionWatch(TorchFunctionMode):
@@ -49,7 +45,7 @@ class _FunctionWatch(TorchFunctionMode):
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self.recorder = recorder
-        self.stack: list[str] = []
+        self.stack = [""]
         self._made_at: Any = WeakIdKeyDictionary()  # tensor -> position of the operation that made it
 
     def add(self, tensor: torch.Tensor, **fields: Any) -> str:
@@ -75,11 +71,9 @@ class _FunctionWatch(TorchFunctionMode):
         callee = getattr(func, "__name__", str(func))
         if not made or (callee == "__get__" and made[0] in self._made_at):
             return result
-        path = self.stack[-1] if self.stack else ""
         name_of = self.recorder.parameter_name
-        facts = call_facts(plain_name(callee), path, args, kwargs, reads=read, name_of=name_of)
-        name = self.add(made[0], **facts, inputs=inputs, macs=macs)
-        self.recorder.add_changes(changed)
+        facts = call_facts(plain_name(callee), self.stack[-1], args, kwargs, reads=read, name_of=name_of)
+        name = self.add(made[0], changed=changed, **facts, inputs=inputs, macs=macs)
         if len(made) > 1:
             for part in made:  # the parts of a split are tensors of their own
                 self.add(part, kind="getitem", inputs=(name,))

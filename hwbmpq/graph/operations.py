@@ -221,14 +221,14 @@ class Recorder(TorchDispatchMode):
         """A parameter's name in the model; "" for anything else."""
         return self._parameter_names.get(id(value), "")
 
-    def add(self, name: str, tensor: torch.Tensor, **fields: Any) -> int:
-        """Record an operation whose result is ``tensor``; its position."""
+    def add(
+        self, name: str, tensor: torch.Tensor, *, changed: Iterable[torch.Tensor] = (), **fields: Any
+    ) -> int:
+        """Record an operation whose result is ``tensor``, and what it changed in place; its position."""
+        position = len(self.operations)
         self.operations.append(Operation(name=name, shape=tuple(tensor.shape), **fields))
-        return len(self.operations) - 1
-
-    def add_changes(self, changed: Iterable[torch.Tensor]) -> None:
-        """The last operation changed these tensors in place."""
-        self._changed_at.update({_storage(tensor): len(self.operations) - 1 for tensor in changed})
+        self._changed_at.update({_storage(each): position for each in changed})
+        return position
 
     def latest(self, tensor: torch.Tensor, made_at: int) -> str:
         """The operation that made a tensor, or that changed it or a view of it later."""

@@ -89,8 +89,8 @@ class _Interpreter(fx.Interpreter):
             return result
         tensor = first_tensor(result) if result is not None or not changed else changed[0]
         if tensor is not None:
-            self._made_at[n] = self.recorder.add(n.name, tensor, **self._fields(n, tensor), macs=macs)
-            self.recorder.add_changes(changed)
+            fields = self._fields(n, tensor)
+            self._made_at[n] = self.recorder.add(n.name, tensor, changed=changed, macs=macs, **fields)
         return result
 
     def _inputs(self, node: fx.Node) -> Iterator[str]:
@@ -121,9 +121,12 @@ class _Interpreter(fx.Interpreter):
 
     def _facts_of_module(self, path: str) -> dict[str, Any]:
         module = self.module.get_submodule(path)
-        kind = _module_kind(module)
         name_of = self.recorder.parameter_name
-        weight = module._parameters.get("weight") if isinstance(module, WEIGHTED_MODULES) else None
+        weighted = next((kind for kind in WEIGHTED_MODULES if isinstance(module, kind)), None)
+        kind = plain_name(
+            (weighted or type(module)).__name__
+        )  # a subclass of a weighted module counts as that
+        weight = module._parameters.get("weight") if weighted else None
         return {
             "kind": kind,
             "module": path,
@@ -138,14 +141,6 @@ def _callee(node: fx.Node) -> str:
     if isinstance(target, torch._ops.OpOverload):
         target = target.overloadpacket
     return plain_name(target if isinstance(target, str) else getattr(target, "__name__", str(target)))
-
-
-def _module_kind(module: nn.Module) -> str:
-    """The class's name; a subclass of a weighted module counts as that module."""
-    for weighted in WEIGHTED_MODULES:
-        if isinstance(module, weighted):
-            return plain_name(weighted.__name__)
-    return plain_name(type(module).__name__)
 
 
 def _module_path(node: fx.Node) -> str:
