@@ -242,6 +242,10 @@ def _decide(
     return best
 
 
+def _worth(problem: AllocationProblem, picks: Picks) -> float:
+    return problem.objective(problem.bits(picks.tolist()))
+
+
 def _within_budgets(problem: AllocationProblem, program: IntegerProgram, answer: Answer) -> Picks | None:
     """What the solver chose, if it holds in exact arithmetic: solvers have tolerances."""
     if answer.chosen is None:
@@ -264,5 +268,6 @@ def _explained(
         if answer.bound is not None:
             bound = max(found.value, min(bound, program.in_problem(answer.bound)))
         proven_by = solver if is_proven(found.value, bound) else ""
-    is_improved = given is None or found.value > problem.objective(problem.bits(given.tolist()))
+    assert found.picks is not None
+    is_improved = given is None or _worth(problem, given) < _worth(problem, found.picks)
     return _best(problem, found, bound, solver=solver, proven_by=proven_by, is_improved=is_improved)
