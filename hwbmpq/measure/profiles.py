@@ -49,7 +49,7 @@ def write_profile(
     check_new(name, folder, overwrite=overwrite)
     content = table_text(measurement).encode()
     sha256 = hashlib.sha256(content).hexdigest()
-    table_file = _table_file(name, sha256)
+    table_file = f"{name}_layers-{sha256[:8]}.json"  # no profile ever reads the table of another
     parse_lookup_table(content, table_file)  # before anything is written
     profile = profile_dict(measurement, name, table_file=table_file, sha256=sha256)
     text = yaml.safe_dump(profile, sort_keys=False, allow_unicode=True, width=120)
@@ -72,11 +72,6 @@ def check_new(name: str, folder: Path | None = None, *, overwrite: bool) -> None
     path = folder / f"{name}.yaml"
     if path.exists() and not overwrite:
         raise HwbmpqError(f"{path} exists", hint="give another name, or --overwrite to replace it")
-
-
-def _table_file(name: str, sha256: str) -> str:
-    """Another table has another name, so that a profile never finds one that is not its own."""
-    return f"{name}_layers-{sha256[:8]}.json"
 
 
 def _remove_old_tables(folder: Path, name: str, table_file: str) -> None:
