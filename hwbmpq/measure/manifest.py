@@ -43,8 +43,6 @@ Times the layers of some networks on this device, for hwbmpq.
    (--threads 4 for four cores, --rounds 40 for steadier numbers; Ctrl-C ends it early and keeps complete rounds)
 3. Bring results.json back:      hwbmpq targets import NAME results.json
 """
-Write = Callable[[str, bytes], object]
-"""Takes a file's name and content."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,21 +90,20 @@ def layer_kernels(
     return tuple(found.values())
 
 
-def write_kernels(
-    write: Write,
+def kernel_files(
     kernels: Sequence[LayerKernel],
     *,
     widths: Sequence[Precision],
     models: Sequence[str],
     on_kernel: Progress | None = None,
-) -> dict[str, Any]:
-    """Write every file that a runner needs, the manifest last; the manifest."""
+) -> Iterator[tuple[str, bytes]]:
+    """Name and content of every file that a runner needs, the manifest last."""
     titles = [printable(title) for title in models]  # results with other characters would be refused
     if not titles:
         raise HwbmpqError("give the name of at least one network")
     written: list[dict[str, Any]] = []
     for kernel, content in _all_files(kernels):
-        write(f"{kernel['id']}.onnx", content)
+        yield f"{kernel['id']}.onnx", content
         written.append({"macs": 0, "copies": 1, "is_wall": False, **kernel, "bytes": len(content)})
         if on_kernel is not None:
             on_kernel(sum("form" in each for each in written), len(kernels))
@@ -118,9 +115,8 @@ def write_kernels(
         "reference_macs": REFERENCE_MACS,
         "kernels": written,
     }
-    write(REFERENCE_FILE, reference_graph())
-    write("manifest.json", json.dumps(manifest, indent=1).encode())
-    return manifest
+    yield REFERENCE_FILE, reference_graph()
+    yield "manifest.json", json.dumps(manifest, indent=1).encode()
 
 
 def _all_files(kernels: Sequence[LayerKernel]) -> Iterator[tuple[dict[str, Any], bytes]]:
@@ -138,11 +134,6 @@ def _all_files(kernels: Sequence[LayerKernel]) -> Iterator[tuple[dict[str, Any],
         yield {"id": f"layer{index:04d}", **form, **sizes}, content
 
 
-def write_into(folder: Path) -> Write:
-    """Writes files into a folder."""
-    return lambda name, content: (folder / name).write_bytes(content)
-
-
 def write_kit(
     path: Path,
     kernels: Sequence[LayerKernel],
@@ -158,13 +149,8 @@ def write_kit(
     with atomic_write(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as kit:
         kit.writestr(f"{folder}/README.txt", README)
         kit.write(kit_runner.__file__, f"{folder}/run.py")
-        write_kernels(
-            lambda name, content: kit.writestr(f"{folder}/{name}", content),
-            kernels,
-            widths=widths,
-            models=models,
-            on_kernel=on_written,
-        )
+        for name, content in kernel_files(kernels, widths=widths, models=models, on_kernel=on_written):
+            kit.writestr(f"{folder}/{name}", content)
     return path
 
 
@@ -204,10 +190,11 @@ def measure_here(
 ) -> Results:
     """Time kernels in ONNX Runtime on this machine. ``on_estimate`` is given the seconds that it may take."""
     check_settings(rounds=rounds, threads=threads)
-    with tempfile.TemporaryDirectory(prefix="hwbmpq-measure-") as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(prefix="hwbmpq-measure-") as temporary:
+        folder = Path(temporary)
         try:
-            write_kernels(write_into(folder), kernels, widths=widths, models=models, on_kernel=on_written)
+            for name, content in kernel_files(kernels, widths=widths, models=models, on_kernel=on_written):
+                (folder / name).write_bytes(content)
         except OSError as error:
             raise HwbmpqError(
                 f"cannot write kernels into {folder}: {error.strerror or error}",
