@@ -74,10 +74,10 @@ def solvers_for(name: str) -> Iterator[Solver]:
         raise UnknownNameError("solver", name, [AUTO, *SOLVERS.names()])
     reasons = {}
     for each in SOLVERS.names() if name == AUTO else (name,):
-        solver: Solver = SOLVERS.get(each)
-        reasons[each] = solver.why_unavailable()
+        found = SOLVERS.registration(each)  # a plug-in that cannot be loaded does not stop the others
+        reasons[each] = found.error or found.entry.why_unavailable()
         if not reasons[each]:
-            yield solver
+            yield found.entry
     if all(reasons.values()):
         raise SolverError(
             "no solver: " + "; ".join(f"{name}: {reason}" for name, reason in reasons.items()),
