@@ -24,7 +24,7 @@ from hwbmpq.cli.commands import (
     report,
     targets,
 )
-from hwbmpq.cli.options.parser import add_command
+from hwbmpq.cli.options.common import add_command
 from hwbmpq.errors import HwbmpqError, OtherRankError, RunStoppedError
 
 USER_ERROR = 2

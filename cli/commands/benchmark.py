@@ -1,19 +1,17 @@
 """``hwbmpq benchmark``: how fast a run's network is in ONNX Runtime, beside the same network in float."""
 
 import argparse
-import json
 import os
 import platform
 from dataclasses import asdict
 from typing import Any
 
 import hwbmpq
-from hwbmpq.cli.options.output import print_remarks
-from hwbmpq.cli.options.parser import add_count
-from hwbmpq.cli.options.run import OpenedRun, add_run_options, open_run
+from hwbmpq.cli.options.common import add_count
+from hwbmpq.cli.options.network import OpenedRun, add_run_options, open_run
 from hwbmpq.cli.progress import progress
 from hwbmpq.cli.render.export import print_budget, print_timings
-from hwbmpq.cli.render.tables import OutputConsole
+from hwbmpq.cli.render.tables import OutputConsole, print_json, print_remarks
 from hwbmpq.errors import HwbmpqError
 
 HELP = "time a run's network in ONNX Runtime beside float"
@@ -62,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
                 for name, timing in timings.items()
             },
         }
-        print(json.dumps(content, indent=2))
+        print_json(content)
         return
     console = OutputConsole()
     print_remarks(console, opened.remarks)

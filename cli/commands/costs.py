@@ -2,15 +2,14 @@
 
 import argparse
 import inspect
-import json
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.text import Text
 
 import hwbmpq
-from hwbmpq.cli.options.parser import add_command, add_output_options
-from hwbmpq.cli.render.tables import OutputConsole, plain_table
+from hwbmpq.cli.options.common import add_command, add_output_options
+from hwbmpq.cli.render.tables import OutputConsole, plain_table, print_json
 from hwbmpq.registry import COST_MODELS
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run_list(args: argparse.Namespace) -> None:
     models = hwbmpq.costs.cost_models()
     if args.json:
-        print(json.dumps([_facts(entry) for entry in models.values()], indent=2))
+        print_json([_facts(entry) for entry in models.values()])
         return
     table = plain_table("Cost models", "name", "unit", "~what", "~from")
     for entry in models.values():
@@ -60,7 +59,7 @@ def run_list(args: argparse.Namespace) -> None:
 def run_show(args: argparse.Namespace) -> None:
     facts = _facts(COST_MODELS.registration(args.name))
     if args.json:
-        print(json.dumps(facts, indent=2))
+        print_json(facts)
         return
     console = OutputConsole()
     console.print(

@@ -1,16 +1,15 @@
 """``hwbmpq evaluate``: the accuracy of a run's network."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
 import hwbmpq
-from hwbmpq.cli.options.output import print_remarks
-from hwbmpq.cli.options.run import OpenedRun, add_run_options, build, open_run
-from hwbmpq.cli.render.tables import OutputConsole, counted
+from hwbmpq.cli.options.network import OpenedRun, add_run_options, build, open_run
+from hwbmpq.cli.options.settings import add_settings
+from hwbmpq.cli.render.tables import OutputConsole, counted, print_json, print_remarks
 from hwbmpq.errors import HwbmpqError
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ examples:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_run_options(parser)
-    parser.add_argument("--device", metavar="auto|cpu|cuda|mps", help="where to run (default: as in the run)")
+    add_settings(parser, "device", default=None, help="where to run (default: as in the run)")
     parser.add_argument(
         "--runtime",
         choices=RUNTIMES,
@@ -60,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
             "test_accuracy": found.accuracy,
             "remarks": remarks,
         }
-        print(json.dumps({**content, "test_loss": found.loss, "test_images": found.images}, indent=2))
+        print_json({**content, "test_loss": found.loss, "test_images": found.images})
         return
     console = OutputConsole()
     print_remarks(console, [*opened.remarks, *remarks])

@@ -1,20 +1,17 @@
 """``hwbmpq export``: a run's network as a file that others execute."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
 import hwbmpq
-from hwbmpq.cli.options.names import add_name_option
-from hwbmpq.cli.options.output import check_output, print_remarks
-from hwbmpq.cli.options.parser import add_count
-from hwbmpq.cli.options.run import OpenedRun, add_run_options, open_run
+from hwbmpq.cli.options.common import RegistryNames, add_count, check_output
+from hwbmpq.cli.options.network import OpenedRun, add_run_options, open_run
 from hwbmpq.cli.progress import progress
 from hwbmpq.cli.render.export import print_agreement, print_size
-from hwbmpq.cli.render.tables import OutputConsole
+from hwbmpq.cli.render.tables import OutputConsole, print_json, print_remarks
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.registry import EXPORT_FORMATS
 
@@ -39,8 +36,9 @@ examples:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    names = RegistryNames(EXPORT_FORMATS)
     text = "%(choices)s (default: %(default)s)"
-    add_name_option(parser, "--format", EXPORT_FORMATS, text, default="onnx")
+    parser.add_argument("--format", type=names, choices=names, default="onnx", metavar="NAME", help=text)
     parser.add_argument("-o", "--output", metavar="FILE", help="where to (default: in the run's folder)")
     parser.add_argument(
         "--runtime-compat",
@@ -65,7 +63,7 @@ def run(args: argparse.Namespace) -> None:
     args.device = "cpu"  # what the files run on
     opened = open_run(args)
     if args.json:
-        print(json.dumps(_export(args, form, opened).to_dict(), indent=2))
+        print_json(_export(args, form, opened).to_dict())
         return
     console = OutputConsole()
     print_remarks(console, opened.remarks)

@@ -1,14 +1,11 @@
 """``hwbmpq frontier``: what each amount of a cost buys, on one device or several."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hwbmpq
-from hwbmpq.cli.options.model import add_model_options
-from hwbmpq.cli.options.output import check_output, print_remarks
-from hwbmpq.cli.options.parser import add_output_options
+from hwbmpq.cli.options.common import add_output_options, check_output
 from hwbmpq.cli.options.sensitivity import (
     add_sensitivity_options,
     check_sensitivity,
@@ -16,10 +13,10 @@ from hwbmpq.cli.options.sensitivity import (
     load_network,
     untrained_remark,
 )
-from hwbmpq.cli.options.target import TARGET_HELP, add_allocation_options
+from hwbmpq.cli.options.settings import add_allocation_options, add_model_options, add_settings, setting_text
 from hwbmpq.cli.progress import progress
 from hwbmpq.cli.render.frontier import print_frontier, thinned
-from hwbmpq.cli.render.tables import OutputConsole
+from hwbmpq.cli.render.tables import OutputConsole, print_json, print_remarks
 from hwbmpq.errors import HwbmpqError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -45,7 +42,8 @@ _PLOTS = (".png", ".svg", ".pdf")
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
     device = parser.add_argument_group("device")
-    device.add_argument("--target", action="append", required=True, help=f"{TARGET_HELP}; may be repeated")
+    text = f"{setting_text('target')}; may be repeated"
+    add_settings(device, "target", action="append", required=True, help=text)
     device.add_argument(
         "--cost",
         action="append",
@@ -97,7 +95,7 @@ def run(args: argparse.Namespace) -> None:
             )
     units = {name: table.unit for name, table in spaces[0].costs.tables.items()}
     if args.json:
-        print(json.dumps(_content(model.spec, frontiers, spaces, units, args), indent=2))
+        print_json(_content(model.spec, frontiers, spaces, units, args))
     else:
         _show(args, frontiers, units, model.title, [*refusals, *untrained_remark(args), *sensitivity.remarks])
     if plot is not None:

@@ -1,11 +1,11 @@
 """``hwbmpq inspect``: the layers of a network, their ties, and what stays in float."""
 
 import argparse
-import json
 
-from hwbmpq.cli.options.model import add_model_options, describe_model
-from hwbmpq.cli.options.parser import add_output_options
-from hwbmpq.cli.render.tables import OutputConsole, print_graph
+from hwbmpq.cli.options.common import add_output_options
+from hwbmpq.cli.options.network import describe_model
+from hwbmpq.cli.options.settings import add_model_options
+from hwbmpq.cli.render.tables import OutputConsole, print_graph, print_json
 
 HELP = "show a network's layers, ties and coverage"
 DESCRIPTION = """\
@@ -30,6 +30,6 @@ def run(args: argparse.Namespace) -> None:
     model, graph = describe_model(args)
     if args.json:
         content = {"model": model.spec, "input_size": list(model.input_size), **graph.to_dict()}
-        print(json.dumps(content, indent=2))
+        print_json(content)
     else:
         print_graph(OutputConsole(), graph, title=model.title, all_rows=args.all)

@@ -1,16 +1,12 @@
 """``hwbmpq plan``: which width each layer gets under a budget, without training."""
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hwbmpq
-from hwbmpq.cli.options.model import add_model_options
-from hwbmpq.cli.options.numbers import seconds
-from hwbmpq.cli.options.output import PAGES, check_output
-from hwbmpq.cli.options.parser import add_output_options
+from hwbmpq.cli.options.common import HTML, add_output_options, check_output, seconds
 from hwbmpq.cli.options.sensitivity import (
     add_sensitivity_options,
     check_sensitivity,
@@ -18,11 +14,16 @@ from hwbmpq.cli.options.sensitivity import (
     load_network,
     untrained_remark,
 )
-from hwbmpq.cli.options.target import TARGET_HELP, add_allocation_options, add_budget_option, read_budgets
+from hwbmpq.cli.options.settings import (
+    add_allocation_options,
+    add_budget_option,
+    add_model_options,
+    add_settings,
+    read_budgets,
+)
 from hwbmpq.cli.progress import progress
-from hwbmpq.cli.render.infeasible import explained_infeasible
-from hwbmpq.cli.render.plan import print_plan
-from hwbmpq.cli.render.tables import OutputConsole
+from hwbmpq.cli.render.plan import explained_infeasible, print_plan
+from hwbmpq.cli.render.tables import OutputConsole, print_json
 
 if TYPE_CHECKING:
     from hwbmpq.report import Plan
@@ -51,7 +52,7 @@ the profile's own budgets hold, or memory at a quarter of its range."""
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
     device = parser.add_argument_group("device")
-    device.add_argument("--target", required=True, help=TARGET_HELP)
+    add_settings(device, "target", required=True)
     add_budget_option(device)
     add_allocation_options(parser)
     parser.add_argument(
@@ -77,7 +78,7 @@ def _write_page(path: Path, space: "SearchSpace", plan: "Plan", *, title: str) -
 
 def run(args: argparse.Namespace) -> None:
     check_sensitivity(args)
-    check_output("--html", args.html, PAGES)
+    check_output("--html", args.html, HTML)
     profile = hwbmpq.load_profile(args.target)
     budgets = read_budgets(args.budget)
     for name, text in budgets.items():  # before anything slow
@@ -99,14 +100,12 @@ def run(args: argparse.Namespace) -> None:
                 on_step=advance,
             )
     except hwbmpq.InfeasibleBudget as error:
-        if args.json:
-            print(json.dumps(error.to_dict(), indent=2))
-        raise explained_infeasible(error, space) from error
+        raise explained_infeasible(error, space, as_json=args.json) from error
     remarks = untrained_remark(args)
     if args.html is not None:
         _write_page(args.html, space, plan, title=model.title)
     if args.json:
         content = {"model": model.spec, "input_size": list(model.input_size), **plan.to_dict()}
-        print(json.dumps({**content, "remarks": [*content["remarks"], *remarks]}, indent=2))
+        print_json({**content, "remarks": [*content["remarks"], *remarks]})
     else:
         print_plan(OutputConsole(), plan, title=model.title, all_rows=args.all, remarks=remarks)

@@ -12,12 +12,11 @@ from rich.markup import escape
 import hwbmpq
 from hwbmpq.cli.commands.targets_measure import add_import, add_measure, add_validate
 from hwbmpq.cli.commands.targets_new import add_new
-from hwbmpq.cli.options.model import add_model_options, describe_model
-from hwbmpq.cli.options.output import print_remarks
-from hwbmpq.cli.options.parser import add_command, add_output_options
-from hwbmpq.cli.options.target import TARGET_HELP, add_width_options
+from hwbmpq.cli.options.common import activation_bits, add_command, add_output_options
+from hwbmpq.cli.options.network import describe_model
+from hwbmpq.cli.options.settings import add_model_options, add_settings, setting_text
 from hwbmpq.cli.render.costs import print_comparison, print_layer_costs
-from hwbmpq.cli.render.tables import OutputConsole
+from hwbmpq.cli.render.tables import OutputConsole, print_json, print_remarks
 from hwbmpq.cli.render.targets import (
     listing_dict,
     print_check,
@@ -69,7 +68,7 @@ def _add_show(actions: Any) -> None:
         run_show,
         "one profile with the source of every figure; with --model, what layers cost",
     )
-    parser.add_argument("target", metavar="TARGET", help=TARGET_HELP)
+    parser.add_argument("target", metavar="TARGET", help=setting_text("target"))
     add_model_options(parser, required=False)
     _add_cost_options(parser)
     parser.add_argument("--brief", action="store_true", help="leave out the figures and sources")
@@ -80,7 +79,7 @@ def _add_compare(actions: Any) -> None:
     parser = add_command(
         actions, "compare", run_compare, "what each width buys on each device, for one network"
     )
-    parser.add_argument("targets", nargs="+", metavar="TARGET", help=TARGET_HELP)
+    parser.add_argument("targets", nargs="+", metavar="TARGET", help=setting_text("target"))
     add_model_options(parser)
     _add_cost_options(parser)
     add_output_options(parser)
@@ -95,7 +94,16 @@ def _add_cost_options(parser: argparse.ArgumentParser) -> None:
         help="a cost to tabulate, may be repeated (default: memory, and what the profile has models for); "
         "'hwbmpq costs list' shows them",
     )
-    add_width_options(group)
+    add_settings(group, "bits", help="weight widths (default: all integer widths of the device)")
+    words = ("same", "widest", "float")
+    group.add_argument(
+        "--activation-bits",
+        type=activation_bits(*words),
+        default="same",
+        metavar=f"{'|'.join(words)}|N",
+        help="activation width that goes with each weight width: the same (or the next one that runs with it), "
+        "the widest up to 8 for all, float, or a number (default: %(default)s)",
+    )
 
 
 def _add_check(actions: Any) -> None:
@@ -119,7 +127,7 @@ def run_list(args: argparse.Namespace) -> None:
     remarks = (f"HWBMPQ_PROFILES names {folder}, which is not a folder" for folder in missing)
     print_remarks(Console(stderr=True, highlight=False), remarks)
     if args.json:
-        print(json.dumps([listing_dict(listing) for listing in listings], indent=2))
+        print_json([listing_dict(listing) for listing in listings])
     else:
         print_listings(OutputConsole(), listings)
 
@@ -139,7 +147,7 @@ def run_show(args: argparse.Namespace) -> None:
     elif args.cost or args.bits:
         raise HwbmpqError("--cost and --bits need a network", hint="add --model timm:resnet18, for example")
     if args.json:
-        print(json.dumps(content, indent=2))
+        print_json(content)
 
 
 def _tabulate(graph: "LayerGraph", profile: "HardwareProfile", args: argparse.Namespace) -> "NetworkCosts":
@@ -162,7 +170,7 @@ def run_compare(args: argparse.Namespace) -> None:
     if args.json:
         summaries = {item.profile.target: item.summary() for item in costs}
         errors = {target: {"error": str(reason)} for target, reason in refused.items()}
-        print(json.dumps({**summaries, **errors}, indent=2))
+        print_json({**summaries, **errors})
         return
     console = OutputConsole()
     print_comparison(console, costs, title=model.title)
@@ -185,7 +193,7 @@ def run_check(args: argparse.Namespace) -> None:
             if not args.json:
                 print_check(console, file, profile, remarks)
     if args.json:
-        print(json.dumps(report, indent=2))
+        print_json(report)
     if problems:
         raise hwbmpq.hardware.ProfileError(problems)
 

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.prompt import Prompt
 
 import hwbmpq
-from hwbmpq.cli.options.parser import add_command
+from hwbmpq.cli.options.common import add_command
 from hwbmpq.cli.render.tables import OutputConsole
 from hwbmpq.errors import HwbmpqError
 

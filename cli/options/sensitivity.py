@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hwbmpq
-from hwbmpq.cli.options.model import describe_model
-from hwbmpq.cli.options.names import RegistryNames, add_data_options, add_name_option
-from hwbmpq.cli.options.output import check_output
-from hwbmpq.cli.options.parser import add_count
+from hwbmpq.cli.options.common import RegistryNames, add_count, check_output
+from hwbmpq.cli.options.network import describe_model
+from hwbmpq.cli.options.settings import add_data_options, add_settings
 from hwbmpq.cli.progress import progress
 from hwbmpq.errors import HwbmpqError, UnknownNameError
-from hwbmpq.registry import OBJECTIVES, SENSITIVITIES
+from hwbmpq.registry import SENSITIVITIES
 
 if TYPE_CHECKING:
     from hwbmpq.graph import LayerGraph
@@ -36,15 +35,10 @@ def add_sensitivity_options(parser: argparse.ArgumentParser) -> None:
         "calibration pass; divergence: the answers with one layer narrowed at a time, slower; weight-error: no images needed; "
         "hessian-trace: slow; activation-density: share of activations that are not zero (default: %(default)s)",
     )
-    text = "labelled images to calibrate on, such as npz:FILE or folder:PATH (default: %(default)s, embedded)"
-    add_data_options(group, text, default="digits")
+    add_data_options(group)
     add_count(group, "--images", 32, "how many of them")
     group.add_argument("--save-sensitivity", metavar="FILE", help="keep the scores for --sensitivity FILE")
-    text = (
-        "what the allocation maximises: %(choices)s. linear: the paper's, score times position of the width; error: expected "
-        "error saved, better with more than two widths; hawq: Hessian trace times squared error (default: %(default)s)"
-    )
-    add_name_option(group, "--objective", OBJECTIVES, text, default="linear")
+    add_settings(group, "objective")
 
 
 def check_sensitivity(args: argparse.Namespace) -> None:

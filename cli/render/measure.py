@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from hwbmpq.cli.render.tables import plain_table
+from hwbmpq.cli.render.tables import plain_table, print_remarks
 from hwbmpq.units import amount
 
 if TYPE_CHECKING:
@@ -37,8 +37,7 @@ def print_measured(console: Console, profile: "HardwareProfile", *, target: str,
     console.print(
         f"wrote [bold]{escape(profile.files[-1])}[/] with its table [bold]{table}[/]: {timed} timed"
     )
-    for sentence in profile.caveats:
-        console.print(f"[yellow]![/] {escape(sentence)}")
+    print_remarks(console, profile.caveats)
     errors = ", ".join(f"{program} {error:.0%}" for program, error in record["leave_one_out_error"].items())
     if errors:
         console.print(f"a layer that was not measured is missed by, in the median: {escape(errors)}")
@@ -74,5 +73,4 @@ def print_validation(console: Console, validation: "Validation", *, target: str)
         "[dim]measured: at the clock of the profile's measurement, as a reference kernel tells it; in table: layers "
         "that were measured themselves, the others are interpolated[/]"
     )
-    for remark in validation.remarks:
-        console.print(f"[yellow]![/] {escape(remark)}")
+    print_remarks(console, validation.remarks)

@@ -1,6 +1,8 @@
-"""Values drawn for a terminal."""
+"""The look of everything that is printed: consoles, tables, bars, amounts; and the layers of a network."""
 
-from collections.abc import Iterable, Sequence
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rich import box
@@ -9,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from hwbmpq.units import amount
 from hwbmpq.values import Layer, TieGroup
 
 if TYPE_CHECKING:
@@ -29,6 +32,16 @@ class OutputConsole(Console):
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
+
+
+def print_json(content: Any) -> None:
+    sys.stdout.write(json.dumps(content, indent=2) + "\n")
+
+
+def print_remarks(console: Console, remarks: Iterable[str]) -> None:
+    """What a user should know, each on a line of its own; on stderr, lines are left to the terminal to wrap."""
+    for remark in remarks:
+        console.print(f"[yellow]![/] {escape(remark)}", soft_wrap=console.stderr or None)
 
 
 def print_graph(console: Console, graph: "LayerGraph", *, title: str, all_rows: bool = False) -> None:
@@ -68,12 +81,25 @@ def compact(count: int) -> str:
     return str(count)
 
 
+def in_bytes(size: int) -> str:
+    return amount(size * 8, "bit")
+
+
+def and_more(items: Sequence[str], most: int) -> str:
+    """The first of them, and how many others there are: ``a, b and 3 more``."""
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return f"{', '.join(items[:most])}{more}"
+
+
 def shorten(name: str, width: int) -> str:
     """Cut the middle out of a long name: both ends of a layer's path say where it is."""
     if len(name) <= width:
         return name
     head = (width - 1) // 3  # the end says more than the beginning
     return f"{name[:head]}…{name[len(name) - (width - 1 - head) :]}"
+
+
+_T = TypeVar("_T")
 
 
 class _Sized(Protocol):
@@ -116,6 +142,21 @@ def plain_table(title: str, *columns: str) -> Table:
         else:
             table.add_column(heading, justify="right" if column[:1] == ">" else "left", no_wrap=True)
     return table
+
+
+def fits(console: Console, table: Table) -> bool:
+    unlimited = console.options.update_width(10_000)
+    return console.measure(table, options=unlimited).maximum <= console.width
+
+
+def print_side_by_side(console: Console, items: Sequence[_T], draw: Callable[[Sequence[_T]], Table]) -> None:
+    """A table with all items across, or several tables with fewer in each: a number is never cut."""
+    for size in range(len(items), 0, -1):
+        tables = [draw(items[start : start + size]) for start in range(0, len(items), size)]
+        if size == 1 or all(fits(console, table) for table in tables):
+            break
+    for table in tables:
+        console.print(table)
 
 
 def _layer_table(graph: "LayerGraph", shown: Sequence[Layer], title: str, *, width: int) -> Table:

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.text import Text
 
 import hwbmpq
-from hwbmpq.cli.render.tables import counted, plain_table
+from hwbmpq.cli.render.tables import counted, plain_table, print_remarks
 
 if TYPE_CHECKING:
     from hwbmpq.hardware import HardwareProfile
@@ -145,8 +145,7 @@ def listing_dict(listing: "Listing") -> dict[str, Any]:
 def print_head(console: Console, profile: "HardwareProfile") -> None:
     """What the device is, and what to beware of."""
     console.print(f"[bold]{escape(profile.target)}[/] ({_class(profile)}): {escape(profile.title)}")
-    for caveat in profile.caveats:
-        console.print(f"[yellow]![/] {escape(caveat)}")
+    print_remarks(console, profile.caveats)
     console.print()
 
 
@@ -256,5 +255,4 @@ def print_check(console: Console, file: str, profile: "HardwareProfile", remarks
         *([counted(len(profile.modes), "mode")] if profile.modes else []),
     ]
     console.print(f"[green]ok[/] {escape(file)}: {', '.join(counts)}")
-    for remark in remarks:
-        console.print(f"   [yellow]![/] {escape(remark)}")
+    print_remarks(console, remarks)
