@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hwbmpq.training.settings import RunSettings
 
 _GROUPS = {
-    "method": "method objective sensitivity per_channel",
+    "method": "method objective sensitivity quantizer per_channel",
     "data": "data data_root train_images test_images calibration_images augment workers",
     "schedule": "epochs warmup_epochs interval_epochs decide_after max_steps",
 }

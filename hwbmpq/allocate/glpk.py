@@ -26,7 +26,7 @@ _LARGEST_INT = 2**31 - 1
 
 
 class Glpk:
-    name, title = "glpk", "GLPK"
+    name = "glpk"
 
     def why_unavailable(self) -> str:
         return "" if shutil.which("glpsol") else _PROBLEM

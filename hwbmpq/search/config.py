@@ -33,6 +33,8 @@ class AllocationConfig(BaseModel):
     per_channel: bool = False
     """One weight scale for every output channel; by default one per layer as in the paper, and one per channel without
     training."""
+    quantizer: str = "paper"
+    """How weights are rounded; paper is symmetric with ternary weights at 2 bits."""
     method: str = "bmpq"
     """How widths are decided. bmpq: bit gradients and an integer program, again after every interval; fp32: no
     quantization; hpq: one width for all; ad: activation density, no budget; hawq: Hessian traces; random, greedy
