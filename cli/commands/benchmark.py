@@ -1,4 +1,13 @@
-"""``hwbmpq benchmark``: how fast a run's network is in ONNX Runtime, beside the same network in float."""
+"""Time a run's network in ONNX Runtime beside float.
+
+Time the network of a run in ONNX Runtime on this machine: in float; as hwbmpq export writes it; the same file with its
+weights turned into floats once, when it is loaded; and in the form that runs on integer kernels (hwbmpq export
+--runtime-compat int8, or int8-vnni where this processor has it). They take turns, so that ratios hold on a busy machine.
+
+examples:
+  hwbmpq benchmark runs/resnet18-jetson_nano
+  hwbmpq benchmark runs/resnet20-mpic --batch 32 --threads 2 --json
+"""
 
 import argparse
 import os
@@ -13,17 +22,6 @@ from hwbmpq.cli.progress import progress
 from hwbmpq.cli.render.export import print_budget, print_timings
 from hwbmpq.cli.render.tables import OutputConsole, print_json, print_remarks
 from hwbmpq.errors import HwbmpqError
-
-HELP = "time a run's network in ONNX Runtime beside float"
-DESCRIPTION = """\
-Time the network of a run in ONNX Runtime on this machine: in float; as hwbmpq export writes it; the same file with its
-weights turned into floats once, when it is loaded; and in the form that runs on integer kernels (hwbmpq export
---runtime-compat int8, or int8-vnni where this processor has it). They take turns, so that ratios hold on a busy machine."""
-
-EPILOG = """\
-examples:
-  hwbmpq benchmark runs/resnet18-jetson_nano
-  hwbmpq benchmark runs/resnet20-mpic --batch 32 --threads 2 --json"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

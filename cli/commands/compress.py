@@ -1,4 +1,31 @@
-"""``hwbmpq compress``: train a network once, quantized, at the widths that a device's budget allows."""
+"""Train a network, quantized, within a device's budget.
+
+Train a network once, quantized. Bit gradients tell which layers matter; after the warm-up and
+after every interval an integer program gives each layer the width that the device's budget
+allows. With nothing but a model and a target it runs on embedded images in a few minutes.
+With --epochs 0 nothing is trained: weights are rounded well and activations calibrated.
+
+examples:
+  hwbmpq compress --model timm:resnet18 --target jetson_nano.yaml
+  hwbmpq compress --model hwbmpq:resnet20 --target mpic --budget memory=12x --data cifar10 --data-root ~/data
+  hwbmpq compress --model timm:mobilenetv2_100 --pretrained --target raspberry_pi_4 --data folder:photos --epochs 15
+  hwbmpq compress --model hwbmpq:resnet20 --weights resnet20.pt --target mpic --data npz:cifar10.npz --epochs 0
+  hwbmpq compress --recipe bmpq-cifar10-vgg16 --data-root ~/data
+  hwbmpq compress --resume runs/resnet18-jetson_nano
+  torchrun --nproc-per-node 4 -m hwbmpq compress --model timm:resnet18 --target mpic --data cifar10
+
+recipes, after the BMPQ paper's tables:
+  bmpq-cifar10-vgg16          bmpq-cifar10-vgg16-small    bmpq-cifar10-resnet18
+  bmpq-cifar100-vgg16         bmpq-cifar100-vgg16-small   bmpq-cifar100-resnet18
+  bmpq-tinyimagenet-vgg16     bmpq-tinyimagenet-resnet18
+  ad-cifar10-vgg16            ad-cifar100-resnet18        ad-tinyimagenet-resnet18
+  bmpq-cifar10-vgg16-120      bmpq-cifar100-resnet18-120  bmpq-tinyimagenet-resnet18-60
+
+A run leaves a folder with report.html (everything, with plots), model.safetensors (the network,
+packed; hwbmpq export makes ONNX of it), config.yaml (all settings, for --config), allocation.json
+(widths, costs, proof), history.jsonl (one line an epoch), facts.json (network, device, figures),
+checkpoint.pt and best.pt. Ctrl-C saves and stops.
+"""
 
 import argparse
 import platform
@@ -34,34 +61,6 @@ if TYPE_CHECKING:
 
 _ANYWHERE = ("input", "num_classes", "data_root", "seed", "baseline", "device", "amp", "checkpoint_minutes")
 """Settings that may differ from a recipe's without making it another run."""
-HELP = "train a network, quantized, within a device's budget"
-DESCRIPTION = """\
-Train a network once, quantized. Bit gradients tell which layers matter; after the warm-up and
-after every interval an integer program gives each layer the width that the device's budget
-allows. With nothing but a model and a target it runs on embedded images in a few minutes.
-With --epochs 0 nothing is trained: weights are rounded well and activations calibrated."""
-
-EPILOG = """\
-examples:
-  hwbmpq compress --model timm:resnet18 --target jetson_nano.yaml
-  hwbmpq compress --model hwbmpq:resnet20 --target mpic --budget memory=12x --data cifar10 --data-root ~/data
-  hwbmpq compress --model timm:mobilenetv2_100 --pretrained --target raspberry_pi_4 --data folder:photos --epochs 15
-  hwbmpq compress --model hwbmpq:resnet20 --weights resnet20.pt --target mpic --data npz:cifar10.npz --epochs 0
-  hwbmpq compress --recipe bmpq-cifar10-vgg16 --data-root ~/data
-  hwbmpq compress --resume runs/resnet18-jetson_nano
-  torchrun --nproc-per-node 4 -m hwbmpq compress --model timm:resnet18 --target mpic --data cifar10
-
-recipes, after the BMPQ paper's tables:
-  bmpq-cifar10-vgg16          bmpq-cifar10-vgg16-small    bmpq-cifar10-resnet18
-  bmpq-cifar100-vgg16         bmpq-cifar100-vgg16-small   bmpq-cifar100-resnet18
-  bmpq-tinyimagenet-vgg16     bmpq-tinyimagenet-resnet18
-  ad-cifar10-vgg16            ad-cifar100-resnet18        ad-tinyimagenet-resnet18
-  bmpq-cifar10-vgg16-120      bmpq-cifar100-resnet18-120  bmpq-tinyimagenet-resnet18-60
-
-A run leaves a folder with report.html (everything, with plots), model.safetensors (the network,
-packed; hwbmpq export makes ONNX of it), config.yaml (all settings, for --config), allocation.json
-(widths, costs, proof), history.jsonl (one line an epoch), facts.json (network, device, figures),
-checkpoint.pt and best.pt. Ctrl-C saves and stops."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

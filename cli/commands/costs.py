@@ -1,4 +1,12 @@
-"""``hwbmpq costs``: the cost models, ours and those of plug-ins."""
+"""List and explain the cost models.
+
+A cost model says what a layer costs at each width on a device: memory, latency, energy, or a
+quantity of your own. Budgets are set on them by name.
+
+examples:
+  hwbmpq costs list
+  hwbmpq costs show roofline
+"""
 
 import argparse
 import inspect
@@ -15,27 +23,18 @@ from hwbmpq.registry import COST_MODELS
 if TYPE_CHECKING:
     from hwbmpq.costs import Registration
 
-HELP = "list and explain the cost models"
-DESCRIPTION = """\
-A cost model says what a layer costs at each width on a device: memory, latency, energy, or a
-quantity of your own. Budgets are set on them by name."""
-
-EPILOG = """\
-examples:
-  hwbmpq costs list
-  hwbmpq costs show roofline"""
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    listing = add_command(actions, "list", run_list, "all cost models, plug-ins included")
+    listing = add_command(actions, "list", run_list)
     add_output_options(listing)
-    show = add_command(actions, "show", run_show, "one model: formula, unit, needs, options")
+    show = add_command(actions, "show", run_show)
     show.add_argument("name", metavar="NAME")
     add_output_options(show)
 
 
 def run_list(args: argparse.Namespace) -> None:
+    """All cost models, plug-ins included."""
     models = hwbmpq.costs.cost_models()
     if args.json:
         print_json([_facts(entry) for entry in models.values()])
@@ -57,6 +56,7 @@ def run_list(args: argparse.Namespace) -> None:
 
 
 def run_show(args: argparse.Namespace) -> None:
+    """One model: formula, unit, needs, options."""
     facts = _facts(COST_MODELS.registration(args.name))
     if args.json:
         print_json(facts)

@@ -1,4 +1,14 @@
-"""``hwbmpq evaluate``: the accuracy of a run's network."""
+"""Measure the accuracy of a run's network.
+
+Rebuild the network of a run at its widths and measure its accuracy, on the run's test images
+or on others: in torch, from the packed file, or from the ONNX file in ONNX Runtime.
+
+examples:
+  hwbmpq evaluate runs/resnet18-jetson_nano
+  hwbmpq evaluate runs/resnet18-jetson_nano --best --json
+  hwbmpq evaluate runs/resnet20-mpic --data npz:other.npz
+  hwbmpq export runs/resnet20-mpic && hwbmpq evaluate runs/resnet20-mpic --runtime onnxruntime
+"""
 
 import argparse
 from pathlib import Path
@@ -16,18 +26,6 @@ if TYPE_CHECKING:
     from hwbmpq.training import Evaluation
 
 RUNTIMES = ("torch", "packed", "onnxruntime")
-
-HELP = "measure the accuracy of a run's network"
-DESCRIPTION = """\
-Rebuild the network of a run at its widths and measure its accuracy, on the run's test images
-or on others: in torch, from the packed file, or from the ONNX file in ONNX Runtime."""
-
-EPILOG = """\
-examples:
-  hwbmpq evaluate runs/resnet18-jetson_nano
-  hwbmpq evaluate runs/resnet18-jetson_nano --best --json
-  hwbmpq evaluate runs/resnet20-mpic --data npz:other.npz
-  hwbmpq export runs/resnet20-mpic && hwbmpq evaluate runs/resnet20-mpic --runtime onnxruntime"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

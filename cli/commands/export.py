@@ -1,4 +1,18 @@
-"""``hwbmpq export``: a run's network as a file that others execute."""
+"""Write a run's network as ONNX or packed weights.
+
+Write the network of a run as a file.
+
+  onnx    standard quantized ONNX: weights stored as integers of 2, 4, 8 or 16 bits. It is loaded and run in ONNX
+          Runtime and compared with the network before it is written. With --runtime-compat int8, the form that ONNX
+          Runtime fuses into its integer kernels: larger, and faster.
+  packed  model.safetensors, every weight at exactly its bits, for hwbmpq.load; compress writes it by itself
+  qonnx   ONNX with Quant nodes of any width, for FINN, hls4ml and QONNX's own tools
+
+examples:
+  hwbmpq export runs/resnet18-jetson_nano
+  hwbmpq export runs/resnet18-jetson_nano --runtime-compat int8 -o fast.onnx
+  hwbmpq export runs/resnet20-mpic --format packed --best -o best.safetensors
+"""
 
 import argparse
 from pathlib import Path
@@ -17,22 +31,6 @@ from hwbmpq.registry import EXPORT_FORMATS
 
 if TYPE_CHECKING:
     from hwbmpq.export.formats import ExportFormat, ExportResult
-
-HELP = "write a run's network as ONNX or packed weights"
-DESCRIPTION = """\
-Write the network of a run as a file.
-
-  onnx    standard quantized ONNX: weights stored as integers of 2, 4, 8 or 16 bits. It is loaded and run in ONNX
-          Runtime and compared with the network before it is written. With --runtime-compat int8, the form that ONNX
-          Runtime fuses into its integer kernels: larger, and faster.
-  packed  model.safetensors, every weight at exactly its bits, for hwbmpq.load; compress writes it by itself
-  qonnx   ONNX with Quant nodes of any width, for FINN, hls4ml and QONNX's own tools"""
-
-EPILOG = """\
-examples:
-  hwbmpq export runs/resnet18-jetson_nano
-  hwbmpq export runs/resnet18-jetson_nano --runtime-compat int8 -o fast.onnx
-  hwbmpq export runs/resnet20-mpic --format packed --best -o best.safetensors"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

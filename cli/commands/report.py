@@ -1,4 +1,16 @@
-"""``hwbmpq report``: what a run led to, in the terminal, as JSON, or as a page."""
+"""Show a run, or several side by side: terminal, JSON, or a page with plots.
+
+Show a run: widths, costs against budgets, how the widths moved and why, accuracy, what is not
+quantized, and where the figures come from. Several runs are shown side by side. A run that is
+still running, or was interrupted, is shown as far as it has come. Nothing is computed again
+but the trade-off; neither the network nor the data are needed.
+
+examples:
+  hwbmpq report runs/resnet18-jetson_nano
+  hwbmpq report runs/resnet18-jetson_nano --html report.html
+  hwbmpq report runs/resnet20-mpic runs/resnet20-mpic-2 --html both.html
+  hwbmpq report runs/resnet20-mpic --json
+"""
 
 import argparse
 from pathlib import Path
@@ -13,20 +25,6 @@ from hwbmpq.errors import HwbmpqError
 
 if TYPE_CHECKING:
     from hwbmpq.report import RunReport
-
-HELP = "show a run, or several side by side: terminal, JSON, or a page with plots"
-DESCRIPTION = """\
-Show a run: widths, costs against budgets, how the widths moved and why, accuracy, what is not
-quantized, and where the figures come from. Several runs are shown side by side. A run that is
-still running, or was interrupted, is shown as far as it has come. Nothing is computed again
-but the trade-off; neither the network nor the data are needed."""
-
-EPILOG = """\
-examples:
-  hwbmpq report runs/resnet18-jetson_nano
-  hwbmpq report runs/resnet18-jetson_nano --html report.html
-  hwbmpq report runs/resnet20-mpic runs/resnet20-mpic-2 --html both.html
-  hwbmpq report runs/resnet20-mpic --json"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -13,8 +13,8 @@ from hwbmpq.cli.options.common import add_command, add_count, add_output_options
 from hwbmpq.cli.options.network import describe_model, load_model
 from hwbmpq.cli.options.settings import add_settings, setting_text
 from hwbmpq.cli.progress import progress
-from hwbmpq.cli.render.measure import kernel_counts, print_kit, print_measured, print_validation
 from hwbmpq.cli.render.tables import OutputConsole, print_json
+from hwbmpq.cli.render.targets import kernel_counts, print_kit, print_measured, print_validation
 from hwbmpq.errors import HwbmpqError, RunStoppedError
 from hwbmpq.values import DEFAULT_TIE
 
@@ -25,40 +25,20 @@ if TYPE_CHECKING:
     from hwbmpq.models import LoadedModel
     from hwbmpq.values import Precision
 
-_MEASURE = """\
-Time the layers of some networks in ONNX Runtime, on this machine, and write what was found as a profile:
-a table of layers, and the YAML that uses it. Layers that repeat are timed once; pairs of widths that one
-kernel runs are timed once. Layers of other networks are interpolated. Leave the machine alone meanwhile.
-
-For another device, --kit writes a zip with everything in it: unpack it there, run it (it needs
-onnxruntime and numpy only), and bring its results back to `hwbmpq targets import`."""
-_MEASURE_EXAMPLES = """\
-examples:
-  hwbmpq targets measure my_pc
-  hwbmpq targets measure my_pc --model timm:resnet18 timm:resnet50 --threads 4 --rounds 40
-  hwbmpq targets measure my_pc --model file:net.py:make_net --input 3x96x96 --widths W4A8,W8A8,W32A32 --quick
-  hwbmpq targets measure my_board --model timm:mobilenetv2_100 --kit kit.zip"""
-_IMPORT_EXAMPLES = """\
-examples:
-  hwbmpq targets import my_board results.json
-  hwbmpq targets import my_board results.json --output profiles --overwrite"""
-_VALIDATE = """\
-Compare what a measured profile predicts for whole networks with what they really take, on this machine:
-each network is exported for ONNX Runtime's integer kernels (its weights may be random) and timed from end
-to end, in turns with a reference kernel that tells how fast the clock is."""
-_VALIDATE_EXAMPLES = """\
-examples:
-  hwbmpq targets validate my_pc --model timm:resnet26 timm:mobilenetv2_140
-  hwbmpq targets validate my_pc --model hwbmpq:resnet20 --bits W4A8,W8A8,W32A32 --json"""
 _COMPARED = ("W32A32", "W8A8", "W4A8")
 DEFAULT_MODELS = ("timm:resnet18", "timm:mobilenetv2_100", "hwbmpq:vgg16")
 ROUNDS, QUICK_ROUNDS = 20, 5
 FEWEST_ROUNDS, MOST_ROUNDS = 3, 10_000
 
 
-def add_measure(actions: Any) -> None:
-    text = "time layers on this machine, write a profile"
-    parser = add_command(actions, "measure", run_measure, text, _MEASURE, _MEASURE_EXAMPLES)
+def add_measuring_actions(actions: Any) -> None:
+    _add_measure(actions)
+    _add_import(actions)
+    _add_validate(actions)
+
+
+def _add_measure(actions: Any) -> None:
+    parser = add_command(actions, "measure", run_measure)
     parser.add_argument("name", metavar="NAME", help="name of the profile to write")
     _add_networks(parser, required=False)
     group = parser.add_argument_group("measurement")
@@ -71,23 +51,22 @@ def add_measure(actions: Any) -> None:
     )
     _add_rounds(group)
     add_count(group, "--threads", 1, "cores to use")
-    group.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds: a first look")
+    text = f"{QUICK_ROUNDS} rounds: a first look"
+    group.add_argument("--quick", action="store_const", dest="rounds", const=QUICK_ROUNDS, help=text)
     group.add_argument("--kit", type=Path, metavar="FILE.zip", help="write a kit for another device instead")
     _add_place(parser)
 
 
-def add_import(actions: Any) -> None:
-    text = "turn the results of a kit into a profile"
-    parser = add_command(actions, "import", run_import, text, epilog=_IMPORT_EXAMPLES)
+def _add_import(actions: Any) -> None:
+    parser = add_command(actions, "import", run_import)
     parser.add_argument("name", metavar="NAME", help="name of the profile to write")
     parser.add_argument("results", metavar="RESULTS", help="the JSON file that the kit's run.py wrote")
     parser.add_argument("--partial", action="store_true", help="use results of a run that was interrupted")
     _add_place(parser)
 
 
-def add_validate(actions: Any) -> None:
-    text = "compare a measured profile's predictions with whole networks"
-    parser = add_command(actions, "validate", run_validate, text, _VALIDATE, _VALIDATE_EXAMPLES)
+def _add_validate(actions: Any) -> None:
+    parser = add_command(actions, "validate", run_validate)
     parser.add_argument("target", metavar="TARGET", help=setting_text("target"))
     _add_networks(parser, required=True)
     parser.add_argument(
@@ -149,11 +128,26 @@ def _listed(text: str) -> list[str]:
 
 
 def run_measure(args: argparse.Namespace) -> None:
+    """Time layers on this machine, write a profile.
+
+    Time the layers of some networks in ONNX Runtime, on this machine, and write what was found as a profile:
+    a table of layers, and the YAML that uses it. Layers that repeat are timed once; pairs of widths that one
+    kernel runs are timed once. Layers of other networks are interpolated. Leave the machine alone meanwhile.
+
+    For another device, --kit writes a zip with everything in it: unpack it there, run it (it needs
+    onnxruntime and numpy only), and bring its results back to `hwbmpq targets import`.
+
+    examples:
+      hwbmpq targets measure my_pc
+      hwbmpq targets measure my_pc --model timm:resnet18 timm:resnet50 --threads 4 --rounds 40
+      hwbmpq targets measure my_pc --model file:net.py:make_net --input 3x96x96 --widths W4A8,W8A8,W32A32 --quick
+      hwbmpq targets measure my_board --model timm:mobilenetv2_100 --kit kit.zip
+    """
     if args.kit is not None:
         hwbmpq.measure.check_kit(args.kit, overwrite=args.overwrite)
     else:
         hwbmpq.measure.check_new(args.name, args.output, overwrite=args.overwrite)
-        hwbmpq.measure.check_settings(rounds=_rounds(args), threads=args.threads)
+        hwbmpq.measure.check_settings(rounds=args.rounds, threads=args.threads)
     widths = hwbmpq.measure.parse_widths(args.widths) if args.widths else hwbmpq.measure.DEFAULT_WIDTHS
     networks = _described(args)
     accumulates_int32 = None if args.kit is not None else hwbmpq.measure.accumulates_int32_here()
@@ -177,28 +171,22 @@ def run_measure(args: argparse.Namespace) -> None:
     _write(hwbmpq.measure.Measurement.of(results), args)
 
 
-def _rounds(args: argparse.Namespace) -> int:
-    rounds: int = QUICK_ROUNDS if args.quick else args.rounds
-    return rounds
-
-
 def _measured_here(
     args: argparse.Namespace, kernels: Any, widths: "tuple[Precision, ...]", models: list[str]
 ) -> "Results":
-    rounds = _rounds(args)
     console = Console(stderr=True, highlight=False)
 
     def say_estimate(seconds: float) -> None:
         timed = kernel_counts(len(kernels), hwbmpq.measure.count_between_layers())
         duration = hwbmpq.measure.format_duration(seconds)
-        console.print(f"{timed}, {rounds} rounds: {duration}; Ctrl-C stops")
+        console.print(f"{timed}, {args.rounds} rounds: {duration}; Ctrl-C stops")
 
     with progress("measuring") as advance:
         return hwbmpq.measure.measure_here(
             kernels,
             widths=widths,
             models=models,
-            rounds=rounds,
+            rounds=args.rounds,
             threads=args.threads,
             on_estimate=say_estimate,
             on_visit=advance,
@@ -206,6 +194,12 @@ def _measured_here(
 
 
 def run_import(args: argparse.Namespace) -> None:
+    """Turn the results of a kit into a profile.
+
+    examples:
+      hwbmpq targets import my_board results.json
+      hwbmpq targets import my_board results.json --output profiles --overwrite
+    """
     hwbmpq.measure.check_new(args.name, args.output, overwrite=args.overwrite)
     results = hwbmpq.measure.read_results(args.results)
     if not results.is_complete and not args.partial:
@@ -240,6 +234,16 @@ def _target(profile: "HardwareProfile", folder: Path | None) -> str:
 
 
 def run_validate(args: argparse.Namespace) -> None:
+    """Compare a measured profile's predictions with whole networks.
+
+    Compare what a measured profile predicts for whole networks with what they really take, on this machine:
+    each network is exported for ONNX Runtime's integer kernels (its weights may be random) and timed from end
+    to end, in turns with a reference kernel that tells how fast the clock is.
+
+    examples:
+      hwbmpq targets validate my_pc --model timm:resnet26 timm:mobilenetv2_140
+      hwbmpq targets validate my_pc --model hwbmpq:resnet20 --bits W4A8,W8A8,W32A32 --json
+    """
     profile = hwbmpq.load_profile(args.target)
     hwbmpq.measure.measurement_record(profile)  # before anything slow
     asked = args.bits or [

@@ -2,6 +2,7 @@
 
 import argparse
 import functools
+import inspect
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
@@ -32,24 +33,23 @@ def _common() -> argparse.ArgumentParser:
     return parser
 
 
-def add_command(
-    commands: Any,
-    name: str,
-    run: Callable[[argparse.Namespace], None] | None,
-    text: str,
-    description: str = "",
-    epilog: str = "",
-) -> argparse.ArgumentParser:
-    """A command, or an action of one; ``text`` is its one line of help. ``run`` is None if it has actions."""
+def add_command(commands: Any, name: str, documented: Any) -> argparse.ArgumentParser:
+    """A command, or an action of one: a module with a function ``run``, or a function.
+
+    Its docstring is the help: one line for the list of commands, the description, and examples.
+    """
+    summary, _, rest = inspect.cleandoc(documented.__doc__).partition("\n\n")
+    description, examples, epilog = rest.partition("examples:\n")
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         parents=[_common()],
-        help=text,
-        description=description or f"{text[0].upper()}{text[1:]}.",
-        epilog=epilog,
+        help=f"{summary[0].lower()}{summary[1:].removesuffix('.')}",
+        description=description.strip() or summary,
+        epilog=examples + epilog,
         formatter_class=HelpFormatter,
     )
-    if run is not None:
+    run = documented if callable(documented) else getattr(documented, "run", None)
+    if run is not None:  # a command with actions has none of its own
         parser.set_defaults(run=run)
     return parser
 
