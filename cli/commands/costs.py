@@ -17,7 +17,7 @@ from rich.text import Text
 
 import hwbmpq
 from hwbmpq.cli.options.common import add_command, add_output_options
-from hwbmpq.cli.render.tables import OutputConsole, plain_table, print_json
+from hwbmpq.cli.render.tables import OutputConsole, print_json, print_table
 from hwbmpq.registry import COST_MODELS
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    listing = add_command(actions, "list", run_list)
-    add_output_options(listing)
+    add_output_options(add_command(actions, "list", run_list))
     show = add_command(actions, "show", run_show)
     show.add_argument("name", metavar="NAME")
     add_output_options(show)
@@ -39,19 +38,17 @@ def run_list(args: argparse.Namespace) -> None:
     if args.json:
         print_json([_facts(entry) for entry in models.values()])
         return
-    table = plain_table("Cost models", "name", "unit", "~what", "~from")
+    rows = []
     for entry in models.values():
         facts = _facts(entry)
-        what = (
-            Text(f"cannot be loaded: {entry.error}", style="red") if entry.error else Text(facts["summary"])
-        )
-        table.add_row(entry.name, facts["unit"], what, Text(entry.provider))
+        error = Text(f"cannot be loaded: {entry.error}", style="red")
+        what = error if entry.error else Text(facts["summary"])
+        rows.append((entry.name, facts["unit"], what, Text(entry.provider)))
     console = OutputConsole()
-    console.print(table)
+    print_table(console, "Cost models", ("name", "unit", "~what", "~from"), rows)
     for entry in hwbmpq.costs.refused_plugins():
-        console.print(
-            f"[red]{escape(entry.name)} of {escape(entry.provider)} is not used: {escape(entry.error)}[/]"
-        )
+        text = f"{entry.name} of {entry.provider} is not used: {entry.error}"
+        console.print(text, style="red", markup=False)
     console.print("[dim]latency, energy and memory go to the model that the profile names in cost_models[/]")
 
 
@@ -86,7 +83,10 @@ def _facts(entry: "Registration[type]") -> dict[str, Any]:
         "description": description,
         "formula": getattr(model, "formula", ""),
         "needs": list(getattr(model, "needs", ())),
-        "options": _options(model),
+        "options": {
+            name: {"default": info.default, "text": _plain(info.description or "")}
+            for name, info in getattr(model, "model_fields", {}).items()
+        },
         "provider": entry.provider,
         "error": entry.error,
     }
@@ -96,11 +96,3 @@ def _plain(docstring: str) -> str:
     """Paragraphs on one line each, without markup."""
     paragraphs = docstring.replace("``", "").split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-
-
-def _options(model: Any) -> dict[str, dict[str, Any]]:
-    fields = getattr(model, "model_fields", {})
-    return {
-        name: {"default": info.default, "text": _plain(info.description or "")}
-        for name, info in fields.items()
-    }

@@ -11,7 +11,7 @@ from rich.text import Text
 
 import hwbmpq
 from hwbmpq.cli.render.plan import plan_strip, print_plan, strip
-from hwbmpq.cli.render.tables import counted, in_bytes, plain_table, print_remarks, shorten
+from hwbmpq.cli.render.tables import counted, in_bytes, plain_table, print_remarks, print_table, shorten
 
 if TYPE_CHECKING:
     from hwbmpq.export import SizeAccount
@@ -41,10 +41,8 @@ def print_report(console: Console, report: "RunReport", *, all_rows: bool = Fals
 
 
 def _print_headlines(console: Console, report: "RunReport") -> None:
-    table = plain_table("Result", "", ">", ">budget", ">in float")
-    for one in report.headlines:
-        table.add_row(one.name, _cell(one), one.text(one.budget), one.text(one.reference))
-    console.print(table)
+    rows = ((one.name, _cell(one), one.text(one.budget), one.text(one.reference)) for one in report.headlines)
+    print_table(console, "Result", ("", ">", ">budget", ">in float"), rows)
 
 
 def _print_epochs(console: Console, report: "RunReport") -> None:

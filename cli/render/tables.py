@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rich import box
@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hwbmpq.units import amount
-from hwbmpq.values import Layer, TieGroup
+from hwbmpq.values import Layer
 
 if TYPE_CHECKING:
     from hwbmpq.graph import LayerGraph
@@ -56,9 +56,11 @@ def print_graph(console: Console, graph: "LayerGraph", *, title: str, all_rows: 
         )
     console.print(_totals(graph) + "\n")
     if graph.ties:
-        console.print(_tie_table(graph.ties))
+        ties = ((Text(", ".join(group.layers)), Text(group.reason)) for group in graph.ties)
+        print_table(console, "Layers that share a width", ("~layers", "~why"), ties)
     if graph.uncovered:
-        console.print(_coverage_table(graph))
+        columns = ("what", ">places", ">parameters", ">share", ">MACs", ">share", "~why")
+        print_table(console, "Left in float", columns, _uncovered_rows(graph))
 
 
 def bar(share: float, width: int) -> str:
@@ -144,6 +146,15 @@ def plain_table(title: str, *columns: str) -> Table:
     return table
 
 
+def print_table(
+    console: Console, title: str, columns: Iterable[str], rows: Iterable[Sequence[str | Text]]
+) -> None:
+    table = plain_table(title, *columns)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
 def fits(console: Console, table: Table) -> bool:
     unlimited = console.options.update_width(10_000)
     return console.measure(table, options=unlimited).maximum <= console.width
@@ -168,11 +179,11 @@ def _layer_table(graph: "LayerGraph", shown: Sequence[Layer], title: str, *, wid
     shape_columns = ("weight", "output") if is_wide else ()
     table = plain_table(title, "layer", "kind", *shape_columns, ">weights", "share", ">MACs", "share")
     for layer in shown:
-        shapes = [_shape(layer.weight_shape), _shape(layer.output_shape[1:])] if is_wide else []
+        shapes = (layer.weight_shape, layer.output_shape[1:]) if is_wide else ()
         table.add_row(
             Text(shorten(layer.name, max(_NARROWEST_NAME, width - others))),
             _kind(layer),
-            *shapes,
+            *("x".join(map(str, shape)) for shape in shapes),
             f"{layer.parameters:,}",
             _share(layer.parameters, graph.weights, most_weights, bar_width),
             compact(layer.macs),
@@ -199,10 +210,6 @@ def _kind(layer: Layer) -> str:
     return " ".join(marks)
 
 
-def _shape(shape: Iterable[int]) -> str:
-    return "x".join(map(str, shape))
-
-
 def _totals(graph: "LayerGraph") -> str:
     return (
         f"[bold]{counted(len(graph), 'layer')}[/], [bold]{graph.weights:,} weights[/] "
@@ -212,18 +219,9 @@ def _totals(graph: "LayerGraph") -> str:
     )
 
 
-def _tie_table(ties: Iterable[TieGroup]) -> Table:
-    table = plain_table("Layers that share a width", "~layers", "~why")
-    for group in ties:
-        table.add_row(Text(", ".join(group.layers)), Text(group.reason))
-    return table
-
-
-def _coverage_table(graph: "LayerGraph") -> Table:
-    columns = ("what", ">places", ">parameters", ">share", ">MACs", ">share", "~why")
-    table = plain_table("Left in float", *columns)
+def _uncovered_rows(graph: "LayerGraph") -> Iterator[Sequence[str]]:
     for entry in sorted(graph.uncovered_by_reason, key=lambda entry: -entry.parameters):
-        table.add_row(
+        yield (
             entry.reason,
             str(entry.places),
             f"{entry.parameters:,}",
@@ -232,4 +230,3 @@ def _coverage_table(graph: "LayerGraph") -> Table:
             f"{ratio(entry.macs, graph.macs):.2%}",
             entry.why,
         )
-    return table

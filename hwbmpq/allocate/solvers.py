@@ -68,9 +68,10 @@ def solvers_for(name: str) -> Iterator[Solver]:
     reasons = {}
     for each in SOLVERS.names() if name == AUTO else (name,):
         found = SOLVERS.registration(each)  # a plug-in that cannot be loaded does not stop the others
-        reasons[each] = found.error or found.entry.why_unavailable()
-        if not reasons[each]:
-            yield found.entry
+        solver: Solver | None = found.entry
+        reasons[each] = found.error if solver is None else solver.why_unavailable()
+        if solver is not None and not reasons[each]:
+            yield solver
     if all(reasons.values()):
         raise SolverError(
             "no solver: " + "; ".join(f"{name}: {reason}" for name, reason in reasons.items()),
