@@ -5,7 +5,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import PlainSerializer, PlainValidator
 
 from hwbmpq.allocate.exact.prove import PROOF
 from hwbmpq.allocate.ilp import IntegerProgram
@@ -137,3 +139,9 @@ def _from_json(choice: Any) -> Choice:
         weight_bits, activation_bits = choice
         return int(weight_bits), int(activation_bits)
     return int(choice)
+
+
+WrittenAllocation = Annotated[
+    Allocation, PlainValidator(Allocation.from_dict), PlainSerializer(Allocation.to_dict)
+]
+"""An allocation as files keep it."""

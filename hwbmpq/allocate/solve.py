@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 
@@ -219,9 +220,8 @@ def _decide(
     best: Best | None = None
     for gap in (_TIGHT_GAP,) if program.size <= _SMALL else (_ROUGH_GAP, _TIGHT_GAP):
         try:
-            asked, answer = first_that_works(
-                solver, lambda each, gap=gap: program.solve(each, deadline - time.monotonic(), gap)
-            )
+            left = deadline - time.monotonic()
+            asked, answer = first_that_works(solver, partial(program.solve, seconds=left, gap=gap))
         except SolverError as error:
             if best is None:
                 raise

@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 from pydantic import PlainSerializer, PlainValidator, TypeAdapter
 
-from hwbmpq.allocate import Allocation, Explanation
+from hwbmpq.allocate import Explanation
+from hwbmpq.allocate.allocation import WrittenAllocation
 from hwbmpq.costs.table import Number, WrittenPrecision
-from hwbmpq.values import Precision, Sensitivity
+from hwbmpq.values import Sensitivity
 
 _NO_DIFFERENCE = 1e-6
 """Of the objective's range."""
@@ -59,14 +60,6 @@ class Alternative:
     fits: bool
 
 
-_WrittenAllocation = Annotated[
-    Allocation, PlainValidator(Allocation.from_dict), PlainSerializer(Allocation.to_dict)
-]
-_WrittenExplanation = Annotated[
-    Explanation,
-    PlainValidator(lambda content: Explanation.from_dict(content, Precision.parse)),
-    PlainSerializer(Explanation.to_dict),
-]
 _WrittenSensitivity = Annotated[
     Sensitivity,
     PlainValidator(lambda c: Sensitivity(method=c["method"], scores={}, remarks=tuple(c["remarks"]))),
@@ -84,9 +77,9 @@ class Plan:
     sensitivity: _WrittenSensitivity
     layers: tuple[LayerReport, ...]
     costs: Mapping[str, CostReport]
-    allocation: _WrittenAllocation
+    allocation: WrittenAllocation
     alternatives: tuple[Alternative, ...]
-    explanation: _WrittenExplanation | None
+    explanation: Explanation | None
     objective_range: tuple[Number, Number]
     """Of the objective, from every layer at its worst to every layer at its best choice."""
     is_optimized: bool = True
