@@ -103,11 +103,12 @@ class Registry(Generic[T]):
 
     def registration(self, name: str) -> Registration[T]:
         """The entry of a name and its provider, loaded."""
-        name = self.resolve(name)
-        if name not in self._known and name in self.ours:
-            import_module(self.ours[name])
         if name not in self._known:
-            self._known[name] = self._loaded(_entry_points(self.group)[name])
+            name = name if name in self.ours else self.resolve(name)
+            if name in self.ours:
+                import_module(self.ours[name])
+            elif name not in self._known:
+                self._known[name] = self._loaded(_entry_points(self.group)[name])
         return self._known[name]
 
     def get(self, name: str) -> T:
@@ -224,7 +225,12 @@ OBJECTIVES: Registry[Any] = Registry(
     "hwbmpq.objectives",
     dict.fromkeys(("linear", "error", "hawq"), "hwbmpq.allocate.objectives"),
 )
-SOLVERS: Registry[Any] = Registry("solver", "hwbmpq.solvers", _in("hwbmpq.allocate", "highs glpk"))
+SOLVERS: Registry[Any] = Registry(
+    "solver",
+    "hwbmpq.solvers",
+    _in("hwbmpq.allocate", "highs glpk"),
+    check=_has_method("open(model)"),
+)
 METHODS: Registry[Any] = Registry(
     "method",
     "hwbmpq.methods",

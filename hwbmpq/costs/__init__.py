@@ -5,7 +5,7 @@ Names resolve on first use (PEP 562): ``costs.table`` alone needs neither profil
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from hwbmpq.deprecated.lazy import lazy_names as _lazy_names
+from hwbmpq.deprecated import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
     from hwbmpq.costs.model import CostModel as CostModel
