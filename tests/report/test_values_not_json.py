@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from hwbmpq.cli.main import main
-from hwbmpq.costs import network
+from hwbmpq.costs import quantities
+from hwbmpq.costs.activations import ActivationMemory
 from hwbmpq.costs.table import CostTable
 from hwbmpq.report import Plan, RunFacts, report_on_run
 from hwbmpq.report.html import render_page
@@ -40,7 +41,12 @@ def test_a_run_works_everything_out_once(
     budget: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spy = Spy(monkeypatch)
-    spy.watch(network, "_tabulated", lambda name, layers, profile, choices: f"tabulate {name} {choices}")
+    for model in (quantities._Quantity, ActivationMemory):
+        spy.watch(
+            model,
+            "tabulate",
+            lambda model, layers, profile, choices: f"tabulate {model.registered_name} {choices}",
+        )
     spy.watch(RunFacts, "to_dict", lambda facts: "facts to JSON")
     spy.watch(CostTable, "to_dict", lambda table: f"{table.name} to JSON")
     spy.watch(Plan, "to_dict", lambda plan: "plan to JSON")
@@ -51,6 +57,7 @@ def test_a_run_works_everything_out_once(
     assert main(command) == 0
     assert spy.calls["plan to JSON"] == spy.calls["facts to JSON"] == 1
     assert not [what for what in spy.calls if what.endswith("from JSON")]
+    assert [what for what in spy.calls if what.startswith("tabulate ")]
     assert set(spy.calls.values()) == {1}
 
 
