@@ -132,7 +132,7 @@ def _sealed(data: bytes) -> bytes:
 
 
 def budget(folder: Path) -> tuple[Read, list[bytes]]:
-    from hwbmpq.cli.options.target import read_budgets
+    from hwbmpq.cli.options.settings import read_budgets
     from hwbmpq.costs import cost_models, parse_budget
 
     costs = sorted(cost_models())

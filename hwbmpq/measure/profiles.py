@@ -11,8 +11,7 @@ from typing import Any
 import yaml
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.hardware.files import user_folders
-from hwbmpq.hardware.load import check_profile
+from hwbmpq.hardware.load import check_profile, user_folders
 from hwbmpq.hardware.lookup_table import parse_lookup_table
 from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.schema import is_name

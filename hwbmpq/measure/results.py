@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.hardware.files import read_bytes
+from hwbmpq.hardware.document import ProfileError
+from hwbmpq.hardware.load import read_bytes
 from hwbmpq.hardware.lookup_table import OVERHEAD_OPS, WIDTH_KEYS
-from hwbmpq.hardware.problems import ProfileError
 from hwbmpq.hardware.schema import known_op
 from hwbmpq.measure import kit_runner
 from hwbmpq.measure.kit_runner import (
