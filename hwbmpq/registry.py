@@ -202,10 +202,10 @@ COST_MODELS: Registry[type] = Registry(
     "hwbmpq.cost_models",
     _in(
         "hwbmpq.costs",
-        "memory=quantities flash=quantities ram=quantities latency=quantities energy=quantities weight_memory=memory "
-        "activation_memory=activations layer_working_set=activations bops mac_energy=energy energy_per_op=energy "
-        "power_time=energy roofline=latency throughput_table=latency lookup_table=lookup ne16 gap8 bit_serial=arrays "
-        "bit_fusion=arrays",
+        "memory=quantities flash=quantities ram=quantities latency=quantities energy=quantities weight_memory=quantities "
+        "activation_memory=activations layer_working_set=activations bops=analytic mac_energy=analytic "
+        "energy_per_op=analytic power_time=analytic roofline=analytic throughput_table=analytic lookup_table=lookup "
+        "ne16=accelerators gap8=accelerators bit_serial=accelerators bit_fusion=accelerators",
     ),
     hint="`hwbmpq costs list` shows them all",
     check=_has_method("tabulate(layers, profile, precisions)"),
