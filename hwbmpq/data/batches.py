@@ -8,9 +8,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from hwbmpq.data.augment import draw_windows, get_augmentation, photograph_transform
-from hwbmpq.data.images import LabelledImages
-from hwbmpq.data.randomness import generator_for
+from hwbmpq.data.augment import draw_windows, generator_for, get_augmentation, photograph_transform
+from hwbmpq.data.images import ImageData, LabelledImages
 from hwbmpq.errors import HwbmpqError
 
 
@@ -145,3 +144,36 @@ def _pair(batch: Any) -> tuple[Tensor, Tensor]:
         f"the loader yields a {type(batch).__name__} that is not a pair of images and labels",
         hint="let it yield (images, labels), both tensors",
     )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LoaderImages:
+    """Images that a loader yields in batches of its own size, augmented and normalised as it pleases."""
+
+    name: str
+    loader: Any
+    classes: int
+    input_size: tuple[int, ...]
+
+    def __len__(self) -> int:
+        """Of the data set behind the loader, if it has one; else its batches count."""
+        return len(getattr(self.loader, "dataset", self.loader))
+
+    def batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """All batches of the loader, cut where they are larger than ``batch_size``."""
+        for images, labels in LoaderBatches(self.loader).epoch(0):
+            for start in range(0, len(labels), batch_size):
+                yield images[start : start + batch_size], labels[start : start + batch_size]
+
+
+def from_loaders(train: Any, test: Any, *, classes: int, name: str = "own loaders") -> ImageData:
+    """Training and test images for ``compress`` from two DataLoaders that yield (images, labels).
+
+    The batch size, augmentation and order are the loaders'. A run resumes exactly only if they are reproducible.
+    """
+    first = next(LoaderBatches(train).epoch(0), None)
+    if first is None:
+        raise HwbmpqError("the training loader yields nothing")
+    size = tuple(first[0].shape[1:])
+    parts: Any = [LoaderImages(name=name, loader=x, classes=classes, input_size=size) for x in (train, test)]
+    return ImageData(name=name, train=parts[0], test=parts[1], classes=classes, augment="none")

@@ -6,11 +6,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from hwbmpq.data.dataset import Picked, Size, to_image
-from hwbmpq.data.randomness import generator_for
-from hwbmpq.data.registry import register
-from hwbmpq.data.source import DataParts, Request, parts_in_memory
-from hwbmpq.data.split import hold_out
+from hwbmpq.data.augment import generator_for
+from hwbmpq.data.dataset import Picked, Size, hold_out, to_image
+from hwbmpq.data.registry import DataParts, Request, parts_in_memory, register
 
 _FAKE_CLASSES = 10
 _FAKE_SIZE = (3, 32, 32)

@@ -4,10 +4,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hwbmpq.data.dataset import Size
-from hwbmpq.data.images import ImageData, LabelledImages, normalisation
-from hwbmpq.data.pixels import RESIDENT_BYTES, OnImage, Pixels, Streamed, settle
-from hwbmpq.data.registry import DataSource, parse_data
-from hwbmpq.data.source import DataParts, Request
+from hwbmpq.data.images import (
+    RESIDENT_BYTES,
+    ImageData,
+    LabelledImages,
+    OnImage,
+    Pixels,
+    Streamed,
+    normalisation,
+    settle,
+)
+from hwbmpq.data.registry import DataParts, DataSource, Request, parse_data
 from hwbmpq.errors import HwbmpqError
 
 DEFAULT_ROOT = Path("data")

@@ -11,10 +11,8 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hwbmpq.data.dataset import ArrayImages, StoredPart
-from hwbmpq.data.registry import register
-from hwbmpq.data.source import DataParts, Request, parts_in_memory
-from hwbmpq.data.split import hold_out
+from hwbmpq.data.dataset import ArrayImages, StoredPart, hold_out
+from hwbmpq.data.registry import DataParts, Request, parts_in_memory, register
 from hwbmpq.errors import HwbmpqError
 
 _PARTS = ("train", "test")

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from hwbmpq.data.dataset import ArrayImages, StoredPart
-from hwbmpq.data.registry import register
-from hwbmpq.data.source import DataParts, Request, parts_in_memory
+from hwbmpq.data.registry import DataParts, Request, parts_in_memory, register
 from hwbmpq.data.torchvision_import import import_torchvision
 from hwbmpq.errors import HwbmpqError
 

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hwbmpq.data.batches import Batches, LoaderBatches, TrainingBatches
+from hwbmpq.data.batches import Batches, LoaderBatches, LoaderImages, TrainingBatches
 from hwbmpq.data.images import ImageData, LabelledImages
-from hwbmpq.data.loaders import LoaderImages
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.sensitivity.loss import first_tensor
 from hwbmpq.training.model_runs import modes_kept
