@@ -8,7 +8,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.report.html.colours import DISTINCT
+from hwbmpq.report.html.plot_style import DISTINCT
 from hwbmpq.units import scale
 
 if TYPE_CHECKING:

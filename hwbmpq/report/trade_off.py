@@ -15,8 +15,7 @@ from hwbmpq.allocate import (
     values_for,
 )
 from hwbmpq.costs.table import Number
-from hwbmpq.report.facts import RunFacts
-from hwbmpq.report.plan import Plan
+from hwbmpq.report.values import Plan, RunFacts
 from hwbmpq.values import Sensitivity
 
 MOST_POINTS = 60

@@ -1,14 +1,142 @@
-"""What is known about a run before it begins: the network, the device, the costs, and how it was called."""
+"""The values that reports are made of: a plan (which widths, at what cost, and why) and the facts of a run, which are
+known before it begins: the network, the device, the costs, and how it was called. No printing here."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
-from hwbmpq.costs.table import CostTable, FigureUse, Number
+from hwbmpq.allocate import Allocation, Explanation
+from hwbmpq.costs.table import CostTable, FigureUse, Number, WrittenPrecision
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.values import Layer, Precision, TieGroup, Unquantized
+from hwbmpq.values import Layer, Precision, Sensitivity, TieGroup, Unquantized
+
+_NO_DIFFERENCE = 1e-6
+"""Of the objective's range."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerReport:
+    """One layer's line."""
+
+    name: str
+    kind: str
+    parameters: int
+    sensitivity: Number
+    precision: WrittenPrecision
+    is_fixed: bool
+    costs: Mapping[str, Number]
+    """Costs that add up over layers; others are not in it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CostReport:
+    """One cost's totals."""
+
+    name: str
+    unit: str
+    total: Number
+    budget: Number | None
+    asked: str
+    """The budget as the user gave it."""
+    smallest: Number
+    """Every layer at its narrowest."""
+    largest: Number
+    """Every layer at its widest."""
+    float_total: Number | None
+    """In 32-bit float, where that is known."""
+    capacity: tuple[str, Number] | None = None
+    """The memory that it has to fit in: its name and size."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alternative:
+    """Every layer at one width, the ends at their own."""
+
+    label: str
+    weight_bits: int
+    costs: Mapping[str, Number]
+    objective: Number
+    fits: bool
+
+
+_WrittenAllocation = Annotated[
+    Allocation, PlainValidator(Allocation.from_dict), PlainSerializer(Allocation.to_dict)
+]
+_WrittenExplanation = Annotated[
+    Explanation,
+    PlainValidator(lambda content: Explanation.from_dict(content, Precision.parse)),
+    PlainSerializer(Explanation.to_dict),
+]
+_WrittenSensitivity = Annotated[
+    Sensitivity,
+    PlainValidator(lambda c: Sensitivity(method=c["method"], scores={}, remarks=tuple(c["remarks"]))),
+    PlainSerializer(lambda found: {"method": found.method, "remarks": list(found.remarks)}),
+]
+"""Without scores, which the layers have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Which width each layer gets on a device, what that costs, and why."""
+
+    target: str
+    objective: str
+    sensitivity: _WrittenSensitivity
+    layers: tuple[LayerReport, ...]
+    costs: Mapping[str, CostReport]
+    allocation: _WrittenAllocation
+    alternatives: tuple[Alternative, ...]
+    explanation: _WrittenExplanation | None
+    objective_range: tuple[Number, Number]
+    """Of the objective, from every layer at its worst to every layer at its best choice."""
+    is_optimized: bool = True
+    """Whether the widths were optimised; those of a baseline were not."""
+    remarks: tuple[str, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Costs that this device has no figures for, and why."""
+
+    @property
+    def best_uniform(self) -> Alternative | None:
+        """The one-width alternative that fits the budgets and is worth the most."""
+        fitting = [alternative for alternative in self.alternatives if alternative.fits]
+        return max(fitting, key=lambda alternative: alternative.objective, default=None)
+
+    @property
+    def is_no_better_than_uniform(self) -> bool:
+        """Whether one width for all layers is within the budgets and worth as much."""
+        best = self.best_uniform
+        if best is None:
+            return False
+        gained = self.share_of_range(self.allocation.objective) - self.share_of_range(best.objective)
+        return gained <= _NO_DIFFERENCE
+
+    def share_of_range(self, objective: float) -> float:
+        """Where an objective lies between the worst (0) and the best (1)."""
+        low, high = self.objective_range
+        return (objective - low) / (high - low) if high > low else 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        names = {"costs": {"__all__": {"name"}}}  # they are the keys
+        content: dict[str, Any] = _PLAN.dump_python(self, mode="json", exclude=names)
+        content["allocation"]["optimal"] = self.is_optimized and self.allocation.optimal
+        content["share_of_range"] = self.share_of_range(self.allocation.objective)
+        for entry in content["alternatives"]:
+            entry["share_of_range"] = self.share_of_range(entry["objective"])
+        return content
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> "Plan":
+        """What ``to_dict`` wrote, but for the sensitivity's errors; ``ValueError`` if it is something else."""
+        costs = {name: {**cost, "name": name} for name, cost in content["costs"].items()}
+        found = _PLAN.validate_python({**content, "costs": costs})
+        scores = {layer.name: layer.sensitivity for layer in found.layers}
+        return replace(found, sensitivity=replace(found.sensitivity, scores=scores))
+
+
+_PLAN = TypeAdapter(Plan)
+
 
 SCHEMA = "hwbmpq/run-facts/v1"
 
@@ -87,7 +215,7 @@ class RunFacts:
         return {name: tuple(costs) for name, costs in additive.rows[0].costs.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        return {"schema": SCHEMA, **_ADAPTER.dump_python(self, mode="json")}
+        return {"schema": SCHEMA, **_FACTS.dump_python(self, mode="json")}
 
     @classmethod
     def from_dict(cls, content: Any) -> "RunFacts":
@@ -96,11 +224,11 @@ class RunFacts:
         if schema != SCHEMA:
             raise HwbmpqError(f"these are not the facts of a run: schema {schema!r}")
         try:
-            return _ADAPTER.validate_python(content)
+            return _FACTS.validate_python(content)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(map(str, first["loc"]))
             raise HwbmpqError(f"these are not the facts of a run: {place}: {first['msg']}") from None
 
 
-_ADAPTER = TypeAdapter(RunFacts)
+_FACTS = TypeAdapter(RunFacts)

@@ -12,7 +12,7 @@ from hwbmpq.costs.table import FigureUse
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.report import RunReport
 from hwbmpq.report.html import render_page, write_page
-from hwbmpq.report.html.colours import of_width, text_on
+from hwbmpq.report.html.plot_style import of_width, text_on
 from hwbmpq.values import TieGroup
 
 MakeReport = Callable[..., RunReport]

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import networkx as nx
 
 from hwbmpq.report import RunReport
-from hwbmpq.report.html.colours import DISTINCT
-from hwbmpq.report.html.plot_style import short
+from hwbmpq.report.html.plot_style import DISTINCT, short
 
 _COLUMN, _ROW = 240, 44
 _BOX = (180, 26)

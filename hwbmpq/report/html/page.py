@@ -12,11 +12,16 @@ from markupsafe import Markup
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.io import atomic_write
 from hwbmpq.report import Headline, RunReport
-from hwbmpq.report.html.colours import of_width, text_on
-from hwbmpq.report.html.curves import frontier_plot, learning_plot, sensitivity_plot
 from hwbmpq.report.html.network_plot import network_picture
-from hwbmpq.report.html.plot_style import Plot
-from hwbmpq.report.html.plots import breakdown_plot, moves_plot, widths_plot
+from hwbmpq.report.html.plot_style import Plot, of_width, text_on
+from hwbmpq.report.html.plots import (
+    breakdown_plot,
+    frontier_plot,
+    learning_plot,
+    moves_plot,
+    sensitivity_plot,
+    widths_plot,
+)
 from hwbmpq.units import amount
 
 _MOST_COMPARED = 12
