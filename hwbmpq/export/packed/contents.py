@@ -1,13 +1,163 @@
 """A network's own tensors, quantizers apart, by the names of its state_dict."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from math import ceil, prod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.export.packed.file import INPUTS, SCALES, PackedMetadata
+from hwbmpq.graph.operations import WEIGHTED_MODULES
+from hwbmpq.quant import as_precision
 from hwbmpq.quant.input_quantizer import InputQuantizer
 from hwbmpq.quant.layers import FROZEN, QuantizedLayer, weight_entries
+from hwbmpq.quant.prepare import Width, shared_inputs
+from hwbmpq.values import FLOAT_BITS, Layer
+
+WEIGHTS, SCALE, CLIPPING = "packed weights", "scales", "clipping points"
+BIASES, NORMS, OTHER, HEADER = "biases", "norms", "other tensors in float", "file header"
+LABELS = (WEIGHTS, SCALE, CLIPPING, BIASES, NORMS, OTHER, HEADER)
+
+_SCALE_BYTES = 4
+_INPUT_BYTES = 8
+_HEADER_BYTES, _TENSOR_BYTES, _LAYER_BYTES = 450, 68, 140
+"""What the file's header takes at all, for each tensor and for each layer, names apart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeLine:
+    label: str
+    predicted_bytes: int
+    actual_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeAccount:
+    """``packed weights`` is what a memory budget counts, and the filling of last bytes; the rest comes on top."""
+
+    lines: tuple[SizeLine, ...]
+
+    @property
+    def predicted_bytes(self) -> int:
+        return sum(line.predicted_bytes for line in self.lines)
+
+    @property
+    def actual_bytes(self) -> int | None:
+        """The size of the file; None if there is none yet."""
+        found = [line.actual_bytes for line in self.lines if line.actual_bytes is not None]
+        return sum(found) if found else None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "predicted_bytes": self.predicted_bytes,
+            "actual_bytes": self.actual_bytes,
+            "lines": [asdict(line) for line in self.lines],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Weight:
+    """A weight tensor that layers own."""
+
+    layer: str
+    elements: int
+    scales: int
+
+
+def predicted_size(
+    model: nn.Module, layers: Iterable[Layer], precisions: Mapping[str, Width], *, per_channel: bool = False
+) -> SizeAccount:
+    """What the packed file will take, before there is one.
+
+    ``layers`` are the network's (``hwbmpq.describe``), ``precisions`` the widths of all of them. The network may be
+    float or quantized, or on the meta device.
+    """
+    layers = list(layers)
+    bits = {layer.name: as_precision(precisions[layer.name]).weight_bits for layer in layers}
+    inputs = shared_inputs(layers, per_channel=per_channel)
+    axes = {name: axis for shared in inputs for name, axis in shared.readers.items()}
+    weights = [
+        _Weight(
+            layer=layer.name,
+            elements=layer.parameters,
+            scales=1 if (axis := axes[layer.name]) is None else layer.weight_shape[axis],
+        )
+        for layer in layers
+        if layer.parameters
+    ]
+    return _account(_predict(model, weights, bits, len(inputs)))
+
+
+def account_for(
+    model: nn.Module, metadata: PackedMetadata, tensors: Mapping[str, Tensor], header_bytes: int
+) -> SizeAccount:
+    """The account of a file that was written."""
+    owners = {metadata.stored_name(layer.weight): layer for layer in reversed(metadata.layers)}
+    weights = [
+        _Weight(layer=layer.name, elements=layer.elements, scales=prod(layer.scale_shape))
+        for layer in owners.values()
+    ]
+    bits = {layer.name: layer.weight_bits for layer in metadata.layers}
+    predicted = _predict(model, weights, bits, len(metadata.quantizers))
+    packed = {layer.weight for layer in metadata.packed_once()}
+    labels = dict.fromkeys(packed, WEIGHTS) | {SCALES: SCALE, INPUTS: CLIPPING}
+    actual: Counter[str] = Counter({HEADER: header_bytes})
+    for name, value in tensors.items():
+        actual[labels.get(name) or _label(model, name)] += value.nbytes
+    return _account(predicted, actual)
+
+
+def _account(predicted: Mapping[str, int], actual: Mapping[str, int] | None = None) -> SizeAccount:
+    return SizeAccount(
+        lines=tuple(
+            SizeLine(
+                label=label,
+                predicted_bytes=predicted.get(label, 0),
+                actual_bytes=None if actual is None else actual.get(label, 0),
+            )
+            for label in LABELS
+        )
+    )
+
+
+def _predict(
+    model: nn.Module, weights: Iterable[_Weight], bits: Mapping[str, int], inputs: int
+) -> Counter[str]:
+    quantized = [weight for weight in weights if bits[weight.layer] != FLOAT_BITS]
+    rest = _rest(model, [name for name, width in bits.items() if width != FLOAT_BITS])
+    names = [*rest, *(join(weight.layer, "weight") for weight in quantized)]
+    found = Counter(
+        {
+            WEIGHTS: ceil(sum(weight.elements * bits[weight.layer] for weight in quantized) / 8),
+            SCALE: _SCALE_BYTES * sum(weight.scales for weight in quantized),
+            CLIPPING: _INPUT_BYTES * inputs,
+            HEADER: _HEADER_BYTES
+            + sum(len(name) + _TENSOR_BYTES for name in names)
+            + sum(2 * len(name) + _LAYER_BYTES for name in bits),
+        }
+    )
+    for name, value in rest.items():
+        found[_label(model, name)] += value.numel() * value.element_size()
+    return found
+
+
+def _rest(model: nn.Module, quantized: Iterable[str]) -> dict[str, Tensor]:
+    """What is stored as it is: all but the quantized layers' weights."""
+    packed = weight_names(model, map(model.get_submodule, quantized))
+    state = own_state(model)
+    return {group[0]: state[group[0]] for group in names_by_tensor(state) if not packed & set(group)}
+
+
+def _label(model: nn.Module, name: str) -> str:
+    path, _, entry = name.rpartition(".")
+    module = model.get_submodule(path)
+    if "norm" in type(module).__name__.lower():
+        return NORMS
+    return BIASES if entry == "bias" and isinstance(module, WEIGHTED_MODULES) else OTHER
 
 
 def own_state(model: nn.Module) -> dict[str, Tensor]:

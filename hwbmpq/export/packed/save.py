@@ -12,14 +12,16 @@ import hwbmpq
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.export.packed.bitpack import pack
 from hwbmpq.export.packed.container import DTYPE_NAMES, write_container
-from hwbmpq.export.packed.network_state import (
+from hwbmpq.export.packed.contents import (
+    SizeAccount,
+    account_for,
     is_channels_last,
     join,
     names_by_tensor,
     own_state,
     weight_names,
 )
-from hwbmpq.export.packed.schema import (
+from hwbmpq.export.packed.file import (
     INPUTS,
     SCALES,
     SCHEMA,
@@ -29,7 +31,6 @@ from hwbmpq.export.packed.schema import (
     PackedMetadata,
     PackedQuantizer,
 )
-from hwbmpq.export.packed.size import SizeAccount, account_for
 from hwbmpq.export.stored_weights import StoredWeight, stored_weights
 from hwbmpq.quant import quantized_layers
 from hwbmpq.quant.input_quantizer import InputQuantizer
