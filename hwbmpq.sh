@@ -1,7 +1,8 @@
 #!/bin/sh
 # Sets up .venv beside this file on first use (and again when the requirements change), then:
 #   ./hwbmpq.sh              runs the main job on its default: compress a ResNet-18 for the Jetson Nano
-#   ./hwbmpq.sh test [...]   runs the tests (arguments go to pytest)
+#   ./hwbmpq.sh test [...]   runs the tests on two cores (arguments go to pytest; -n N for other numbers)
+#   ./hwbmpq.sh docs         builds the documentation as a site in site/
 #   ./hwbmpq.sh ...          runs any hwbmpq command: ./hwbmpq.sh inspect --model hwbmpq:vgg16
 # PYTHON names the interpreter to build the environment with (default: python3).
 set -eu
@@ -29,7 +30,10 @@ case ${1:-} in
     test)
         shift
         cd "$here"
-        exec "$venv/bin/python" -m pytest "$@"
+        # One thread for each of two workers: torch would start as many as there are cores in both.
+        export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+        exec "$venv/bin/python" -m pytest -n 2 --dist worksteal "$@"
         ;;
+    docs) exec "$venv/bin/python" "$here/docs/build_site.py" ;;
     *) exec "$venv/bin/hwbmpq" "$@" ;;
 esac

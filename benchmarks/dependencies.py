@@ -56,7 +56,9 @@ def canonical(name: str) -> str:
 def declared() -> tuple[list[str], dict[str, list[str]]]:
     """The dependencies in pyproject.toml, and those of the extras for users."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = {name: lines for name, lines in project["optional-dependencies"].items() if name != "dev"}
+    extras = {
+        name: lines for name, lines in project["optional-dependencies"].items() if name not in ("dev", "docs")
+    }
     return names(project["dependencies"]), {extra: names(lines) for extra, lines in extras.items()}
 
 

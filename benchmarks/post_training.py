@@ -26,7 +26,8 @@ import hwbmpq
 from hwbmpq.allocate import greedy_fill, random_fill, solve, values_for
 from hwbmpq.quant import assign, prepare
 from hwbmpq.sensitivity import measure_sensitivity
-from hwbmpq.training.ptq.post_training import calibrate_inputs, post_training
+from hwbmpq.training.ptq.calibration import calibrate_inputs
+from hwbmpq.training.ptq.run import post_training
 from hwbmpq.values import Precision
 
 WIDTHS = (2, 4, 8)

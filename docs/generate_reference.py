@@ -1,4 +1,4 @@
-"""Writes the reference pages cli.md and api.md beside this file: ``python docs/generate_reference.py``.
+"""Writes the reference pages cli.md and api.md into a folder; ``docs/build_site.py`` does so for the site.
 
 The command line comes from the argparse parsers. The Python API is read from the source, not from imported objects, so
 that the pages hold no addresses, no machine's paths and nothing that depends on what is installed.
@@ -17,11 +17,7 @@ from hwbmpq.cli.main import build_parser
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
-COMMAND = ".venv/bin/python docs/generate_reference.py"
-PYTHON = (3, 11)
-"""argparse words its help differently from one Python to the next: cli.md is this one's."""
 _COLUMNS = 100
-_NOTICE = f"<!-- Written by docs/generate_reference.py: edit the source, then run {COMMAND} -->"
 
 
 # the command line
@@ -32,7 +28,6 @@ def cli_page() -> str:
     parsers = list(_all_parsers(build_parser()))
     parts = [
         "# Command line",
-        _NOTICE,
         "What `--help` prints, for every command. [README.md](README.md) lists the pages that explain them; "
         "[quickstart.md](quickstart.md) goes through the usual ones.",
         "\n".join(f"- [`{parser.prog}`](#{_anchor(parser.prog)})" for parser in parsers),
@@ -74,7 +69,6 @@ def api_page() -> str:
     modules = public_modules()
     parts = [
         "# Python API",
-        _NOTICE,
         "Every public name with its signature and its docstring. [python-api.md](python-api.md) shows them at work.",
         "\n".join(f"- [`{m}`](#{_anchor(m)}): {_first_line(m)}" for m in ["hwbmpq", *modules]),
         *_module_section("hwbmpq", elsewhere=modules),
@@ -383,15 +377,11 @@ def _escaped(text: str) -> str:
 PAGES: dict[str, Callable[[], str]] = {"cli.md": cli_page, "api.md": api_page}
 
 
-def main() -> None:
-    """Write both pages."""
-    if sys.version_info[:2] != PYTHON:
-        raise SystemExit(
-            f"run this with Python {PYTHON[0]}.{PYTHON[1]}: others word argparse's help differently"
-        )
+def write(folder: Path) -> None:
+    """Write all pages into a folder."""
     for name, page in PAGES.items():
-        (DOCS / name).write_text(page(), encoding="utf-8")
+        (folder / name).write_text(page(), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    write(Path(sys.argv[1]))

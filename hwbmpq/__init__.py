@@ -46,7 +46,7 @@ if _TYPE_CHECKING:
     from hwbmpq.hardware import HardwareProfile as HardwareProfile
     from hwbmpq.hardware import load_profile as load_profile
     from hwbmpq.search.allocator import BitAllocator as BitAllocator
-    from hwbmpq.training.host_memory import keep_freed_memory as keep_freed_memory
+    from hwbmpq.training.setup import keep_freed_memory as keep_freed_memory
     from hwbmpq.values import Layer as Layer
     from hwbmpq.values import Precision as Precision
     from hwbmpq.values import Sensitivity as Sensitivity

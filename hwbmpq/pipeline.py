@@ -19,9 +19,9 @@ from hwbmpq.quant import as_float, prepare
 from hwbmpq.report import Plan, RunFacts, build_report, find_trade_off, read_facts
 from hwbmpq.search.allocator import BitAllocator
 from hwbmpq.search.decisions import Decision
-from hwbmpq.search.facts import facts_of as facts_of
 from hwbmpq.search.methods import get_method
 from hwbmpq.search.planning import MEASURING_BATCH as MEASURING_BATCH
+from hwbmpq.search.planning import facts_of as facts_of
 from hwbmpq.search.planning import measure as measure
 from hwbmpq.search.planning import plan as plan
 from hwbmpq.search.planning import report_on
@@ -30,7 +30,6 @@ from hwbmpq.search.space import SearchSpace
 from hwbmpq.search.space import build_search_space as build_search_space
 from hwbmpq.training.evaluation import EVALUATION_BATCH, Evaluation, evaluate
 from hwbmpq.training.hooks import Progress, TrainingHook
-from hwbmpq.training.host_memory import keep_freed_memory
 from hwbmpq.training.ptq.run import calibrate_only
 from hwbmpq.training.run_directory import RunDirectory
 from hwbmpq.training.settings import RunSettings
@@ -39,6 +38,7 @@ from hwbmpq.training.setup import (
     check_outputs,
     example_input,
     find_device,
+    keep_freed_memory,
     place,
     training_batches,
 )
@@ -261,7 +261,7 @@ def restore(
     """Change ``network`` in place: quantize it as a run did, with the run's weights and widths."""
     check_outputs(network, data, at_least=True)
     graph = describe(network, example_input(network, data.test), tie=settings.tie)
-    prepare(network, graph, per_channel=settings.per_channel)
+    prepare(network, graph, per_channel=settings.per_channel, quantizer=settings.quantizer)
     try:
         network.load_state_dict(state["model"])
     except (KeyError, RuntimeError) as error:

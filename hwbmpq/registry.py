@@ -213,7 +213,10 @@ COST_MODELS: Registry[type] = Registry(
 SENSITIVITIES: Registry[Any] = Registry(
     "sensitivity",
     "hwbmpq.sensitivities",
-    _in("hwbmpq.sensitivity", "enbg divergence weight_error hessian_trace activation_density uniform"),
+    _in(
+        "hwbmpq.sensitivity",
+        "enbg divergence weight_error hessian_trace activation_density=density_meter uniform=weight_error",
+    ),
     check=_has_method("measure(inputs)"),
 )
 OBJECTIVES: Registry[Any] = Registry(
@@ -230,7 +233,7 @@ METHODS: Registry[Any] = Registry(
 QUANTIZERS: Registry[Any] = Registry(
     "weight quantizer",
     "hwbmpq.quantizers",
-    dict.fromkeys(("paper", "symmetric", "twn"), "hwbmpq.quant.weight_quantizer"),
+    dict.fromkeys(("paper", "symmetric"), "hwbmpq.quant.weight_quantizer"),
 )
 DATA_SOURCES: Registry[Any] = Registry(
     "data source",

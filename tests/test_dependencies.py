@@ -29,7 +29,7 @@ RUNTIME = {canonical(line) for line in PROJECT["dependencies"]}
 EXTRAS = {
     canonical(line)
     for extra, lines in PROJECT["optional-dependencies"].items()
-    if extra != "dev"
+    if extra not in ("dev", "docs")
     for line in lines
 }
 

@@ -99,7 +99,7 @@ def typed_in_a_checkout() -> list[tuple[str, str]]:
         for block in blocks(page)
         if block.language == "sh"
         for line in block.text.splitlines()
-        if line.startswith("./hwbmpq.sh ") and not line.startswith("./hwbmpq.sh test")
+        if line.startswith("./hwbmpq.sh ") and not line.startswith(("./hwbmpq.sh test", "./hwbmpq.sh docs"))
     ]
 
 
@@ -167,7 +167,9 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"], ids=lambda page: page.name
+)
 def test_internal_links_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#:\s]*)(?:#([^)]*))?\)", without_blocks(page))
     links += [(source, "") for source in re.findall(r'<img src="([^":]+)"', page.read_text())]
@@ -178,6 +180,23 @@ def test_internal_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors(place), (
                 f"{page.name} links to {target}#{anchor}: {sorted(anchors(place))}"
             )
+
+
+def test_every_page_is_in_the_overview_and_in_the_sites_navigation() -> None:
+    overview, navigation = (ROOT / "docs" / "README.md").read_text(), (ROOT / "mkdocs.yml").read_text()
+    for page in (ROOT / "docs").glob("*.md"):
+        assert f": {page.name}\n" in navigation, f"{page.name} is not in the nav of mkdocs.yml"
+        assert page.name == "README.md" or f"]({page.name})" in overview, f"docs/README.md has no {page.name}"
+
+
+def test_paths_that_the_architecture_names_exist() -> None:
+    """Files and folders of ours in backticks; files without a folder stand beside the one before."""
+    for name in ("docs/architecture.md", "CONTRIBUTING.md"):
+        for path in re.findall(
+            r"`((?:hwbmpq|cli|models|tests|docs|benchmarks|hardware_profiles)/[\w/.]*)`",
+            (ROOT / name).read_text(),
+        ):
+            assert (ROOT / path).exists(), f"{name} names {path}"
 
 
 def test_no_page_names_a_place_of_ours() -> None:

@@ -4,7 +4,7 @@ from task import accuracy, calibration_images, test_images, trained_network
 
 import hwbmpq
 from hwbmpq.quant import assign, prepare
-from hwbmpq.training.ptq.post_training import post_training
+from hwbmpq.training.ptq.run import post_training
 from hwbmpq.values import FLOAT_BITS, Precision
 
 

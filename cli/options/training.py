@@ -10,7 +10,7 @@ from hwbmpq.cli.options.names import add_data_options, add_name_option
 from hwbmpq.cli.options.numbers import several
 from hwbmpq.cli.options.target import TARGET_HELP, add_allocation_options, add_budget_option, read_budgets
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.registry import METHODS, OBJECTIVES, SENSITIVITIES
+from hwbmpq.registry import METHODS, OBJECTIVES, QUANTIZERS, SENSITIVITIES
 
 if TYPE_CHECKING:
     from hwbmpq.training.settings import RunSettings
@@ -50,6 +50,8 @@ def _add_method(group: argparse._ArgumentGroup) -> None:
     add_name_option(group, "--objective", OBJECTIVES, text)
     text = "what --epochs 0 allocates by: %(choices)s (default: enbg; training always learns enbg)"
     add_name_option(group, "--sensitivity", SENSITIVITIES, text)
+    text = "how weights are rounded: %(choices)s (default: paper, symmetric with ternary weights at 2 bits)"
+    add_name_option(group, "--quantizer", QUANTIZERS, text)
     group.add_argument(
         "--per-channel",
         action=argparse.BooleanOptionalAction,

@@ -27,7 +27,7 @@ from hwbmpq.allocate.problem import (
     Ties,
     build_problem,
 )
-from hwbmpq.allocate.solvers import Answer, Solver, SolverError, first_that_works, solvers_for
+from hwbmpq.allocate.solvers import Answer, SolverError, first_that_works, solvers_for
 from hwbmpq.costs.table import Number
 
 
@@ -116,7 +116,7 @@ def solve_problem(
     """The same for a problem that is built already; ``program`` is one of an earlier problem that differs in its values
     only, and is used again."""
     start = time.monotonic()
-    best = _Decision(problem, solver, _deadline(time_limit), program).run()
+    best = _decide(problem, solver, _deadline(time_limit), program)
     if best is None:
         raise _diagnosis(problem, solver)
     return Allocation(
@@ -176,7 +176,7 @@ def find_best(
     if found.picks is not None and is_proven(found.value, found.bound):
         return _best(problem, found, found.bound)
     try:
-        return _Decision(problem, solver, deadline, None).run(found.picks)
+        return _decide(problem, solver, deadline, incumbent=found.picks)
     except SolverError as error:
         if found.picks is None:
             raise
@@ -202,77 +202,67 @@ def _best(problem: AllocationProblem, found: Found, bound: float, **how: str | b
     return Best(bits=bits, objective=objective, bound=max(objective, objective + bound - found.value), **how)  # type: ignore[arg-type]
 
 
-class _Decision:
-    """One problem on its way from the solver to a proven answer."""
-
-    def __init__(
-        self, problem: AllocationProblem, solver: str, deadline: float, program: IntegerProgram | None
-    ) -> None:
-        self._problem, self._solver, self._deadline = problem, solver, deadline
-        if program is None:
-            program = IntegerProgram(problem)
-        elif not program.is_infeasible:
-            program.set_values(problem)
-        self._program = program
-
-    def run(self, incumbent: Picks | None = None) -> Best | None:
-        """The best bits; None if no allocation is within the budgets."""
-        if self._program.is_infeasible:
-            return None
-        for gap in (_TIGHT_GAP,) if self._program.size <= _SMALL else (_ROUGH_GAP, _TIGHT_GAP):
-            try:
-                solver, answer = self._ask(gap)
-            except SolverError as error:
-                if incumbent is None:
-                    raise
-                _LOG.warning("%s; the allocation is not proven", error)
-                break
-            given = self._within_budgets(answer)
-            found = prove(self._problem, self._deadline, incumbent if given is None else given)
-            if found.picks is None and found.bound == -np.inf:
-                return None
-            bound = self._bound(found, answer)
-            if found.picks is not None and (is_proven(found.value, bound) or self._seconds_left() <= 0):
-                break
-            incumbent = found.picks
-        if found.picks is None:
-            raise SolverError(
-                f"{solver.name} found no allocation within the time limit", hint="allow more time"
+def _decide(
+    problem: AllocationProblem,
+    solver: str,
+    deadline: float,
+    program: IntegerProgram | None = None,
+    incumbent: Picks | None = None,
+) -> Best | None:
+    """From the solver's answer to a proven one; None if no allocation is within the budgets."""
+    if program is None:
+        program = IntegerProgram(problem)
+    elif not program.is_infeasible:
+        program.set_values(problem)
+    if program.is_infeasible:
+        return None
+    best: Best | None = None
+    for gap in (_TIGHT_GAP,) if program.size <= _SMALL else (_ROUGH_GAP, _TIGHT_GAP):
+        try:
+            asked, answer = first_that_works(
+                solver, lambda each, gap=gap: program.solve(each, deadline - time.monotonic(), gap)
             )
-        is_improved = given is None or found.value > self._value(given)
-        return _best(
-            self._problem,
-            found,
-            bound,
-            solver=solver.name,
-            proven_by=self._proven_by(found, bound, solver),
-            is_improved=is_improved,
-        )
+        except SolverError as error:
+            if best is None:
+                raise
+            _LOG.warning("%s; the allocation is not proven", error)
+            return best
+        given = _within_budgets(problem, program, answer)
+        found = prove(problem, deadline, incumbent if given is None else given)
+        if found.picks is None:
+            if found.bound == -np.inf:
+                return None
+            continue
+        best = _explained(problem, program, found, answer, asked.name, given)
+        if best.proven_by or time.monotonic() >= deadline:
+            return best
+        incumbent = found.picks
+    if best is None:
+        raise SolverError(f"{asked.name} found no allocation within the time limit", hint="allow more time")
+    return best
 
-    def _ask(self, gap: float) -> tuple[Solver, Answer]:
-        return first_that_works(
-            self._solver, lambda solver: self._program.solve(solver, self._seconds_left(), gap)
-        )
 
-    def _within_budgets(self, answer: Answer) -> Picks | None:
-        """What the solver chose, if it holds in exact arithmetic: solvers have tolerances."""
-        if answer.chosen is None:
-            return None
-        picks = self._program.picks_of(answer.chosen)
-        return picks if self._problem.is_within_budgets(self._problem.bits(picks.tolist())) else None
+def _within_budgets(problem: AllocationProblem, program: IntegerProgram, answer: Answer) -> Picks | None:
+    """What the solver chose, if it holds in exact arithmetic: solvers have tolerances."""
+    if answer.chosen is None:
+        return None
+    picks = program.picks_of(answer.chosen)
+    return picks if problem.is_within_budgets(problem.bits(picks.tolist())) else None
 
-    def _value(self, picks: Picks) -> float:
-        return self._problem.objective(self._problem.bits(picks.tolist()))
 
-    def _bound(self, found: Found, answer: Answer) -> float:
-        if is_proven(found.value, found.bound) or answer.bound is None:
-            return found.bound
-        return max(found.value, min(found.bound, self._program.in_problem(answer.bound)))
-
-    def _proven_by(self, found: Found, bound: float, solver: Solver) -> str:
-        if is_proven(found.value, found.bound):
-            return EXACT_SEARCH
-        return solver.name if is_proven(found.value, bound) else ""
-
-    def _seconds_left(self) -> float:
-        return self._deadline - time.monotonic()
+def _explained(
+    problem: AllocationProblem,
+    program: IntegerProgram,
+    found: Found,
+    answer: Answer,
+    solver: str,
+    given: Picks | None,
+) -> Best:
+    """The best bits, with who proved them and whether the solver had them already."""
+    bound, proven_by = found.bound, EXACT_SEARCH
+    if not is_proven(found.value, bound):
+        if answer.bound is not None:
+            bound = max(found.value, min(bound, program.in_problem(answer.bound)))
+        proven_by = solver if is_proven(found.value, bound) else ""
+    is_improved = given is None or found.value > problem.objective(problem.bits(given.tolist()))
+    return _best(problem, found, bound, solver=solver, proven_by=proven_by, is_improved=is_improved)

@@ -1,16 +1,17 @@
 """The integers that a quantized network's weights really are."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.quant import quantize_weight, quantized_layers
-from hwbmpq.quant.layers import FROZEN, QuantizedLayer
+from hwbmpq.quant import WeightQuantizer, quantized_layers
+from hwbmpq.quant.layers import FROZEN, QuantizedLayer, eval_mode, float_inputs, float_weights
+from hwbmpq.quant.weight_quantizer import PaperQuantizer, keep_weights
 from hwbmpq.values import FLOAT_BITS
 
 _BYTE_BITS = 8
@@ -42,110 +43,75 @@ def stored_weights(model: nn.Module, example_input: Tensor) -> dict[str, StoredW
     If a layer may compute its weight on the way, the network runs once on ``example_input``; it is left as it was.
     """
     layers = {name: layer for name, layer in quantized_layers(model) if layer.weight_bits != FLOAT_BITS}
-    found = {layer: _Multiplied() for layer in layers.values() if not _is_known(layer)}
-    if found:
-        with _undisturbed(model), _watched(found):
-            model(example_input)
-    return {name: _stored(layer, found.get(layer)) for name, layer in layers.items()}
+    weights = {layer: _known_weights(layer) for layer in layers.values()}
+    unknown = [layer for layer, known in weights.items() if not known]
+    if unknown:
+        weights |= _seen_weights(model, unknown, example_input)
+    return {name: _stored(layer, weights[layer]) for name, layer in layers.items()}
 
 
-def _is_known(layer: QuantizedLayer) -> bool:
-    """Whether the weight is frozen, or surely the parameter itself: torch's own classes compute nothing."""
-    is_torchs = type(layer).__bases__[1].__module__.startswith("torch.nn.modules.")
-    return FROZEN in layer._buffers or (is_torchs and "weight" in layer._parameters)
-
-
-@dataclass
-class _Multiplied:
-    """What one layer multiplied with in a forward pass."""
-
-    weights: list[Tensor] = field(default_factory=list)
-    """Different ones only."""
-    is_computed: bool = False
-
-    def add(self, weight: Tensor, parameter: Tensor | None) -> None:
-        self.is_computed |= weight is not parameter
-        if not any(weight is known or torch.equal(weight, known) for known in self.weights):
-            self.weights.append(weight)
-
-
-def _stored(layer: QuantizedLayer, seen: _Multiplied | None) -> StoredWeight:
+def _known_weights(layer: QuantizedLayer) -> list[Tensor]:
+    """The weight that the layer multiplies with; nothing if it has to run to know."""
     frozen = layer._buffers.get(FROZEN)
-    weight, is_computed = cast(Tensor, layer.weight) if frozen is None else frozen, frozen is not None
-    if seen is not None:
-        if len(seen.weights) != 1:
-            raise HwbmpqError(
-                f"layer '{layer.layer_name}' ({type(layer).__bases__[1].__name__}) multiplied with "
-                f"{len(seen.weights) or 'no'} weights in a run on the example input: it cannot be stored as one",
-                hint="leave the layer in float (32 bits), or give an example input that makes it run",
-            )
-        weight, is_computed = seen.weights[0], seen.is_computed
-    codes, scale = canonical_codes(weight, layer.weight_bits, layer.channel_axis)
+    if frozen is not None:
+        return [frozen]
+    return [] if layer.may_compute_weight else [cast(Tensor, layer.weight)]
+
+
+def _seen_weights(
+    model: nn.Module, layers: Iterable[QuantizedLayer], example_input: Tensor
+) -> dict[QuantizedLayer, list[Tensor]]:
+    """What enters the quantizers of ``layers`` when the network runs, in evaluation mode and without learning."""
+    found: dict[QuantizedLayer, list[Tensor]] = {layer: [] for layer in layers}
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(eval_mode(model))
+        # An input quantizer that was never calibrated would start with this input.
+        stack.enter_context(float_inputs(layer for _, layer in quantized_layers(model)))
+        stack.enter_context(float_weights(found))
+        for layer, weights in found.items():
+            stack.enter_context(keep_weights(layer.weight_quantizer, weights))
+        model(example_input)
+    for buffer, before in buffers:
+        if not torch.equal(buffer, before):
+            buffer.copy_(before)
+    return found
+
+
+def _stored(layer: QuantizedLayer, weights: list[Tensor]) -> StoredWeight:
+    """``weights`` are those that the layer multiplied with, one for each run."""
+    different = [w for n, w in enumerate(weights) if not any(torch.equal(w, other) for other in weights[:n])]
+    if len(different) != 1:
+        raise HwbmpqError(
+            f"layer '{layer.layer_name}' ({layer.float_class.__name__}) multiplied with "
+            f"{len(different) or 'no'} weights in a run on the example input: it cannot be stored as one",
+            hint="leave the layer in float (32 bits), or give an example input that makes it run",
+        )
+    codes, scale = _canonical_codes(layer.weight_quantizer, weights[0])
     if not bool(torch.isfinite(scale).all()):
         raise HwbmpqError(f"layer '{layer.layer_name}' holds infinite or NaN weights: it cannot be stored")
     dtype = torch.int8 if layer.weight_bits <= _BYTE_BITS else torch.int16
     return StoredWeight(
-        codes=codes.to(dtype).cpu().contiguous(),
-        scale=scale.cpu().contiguous(),
+        codes=codes.detach().to(dtype).cpu().contiguous(),
+        scale=scale.detach().cpu().contiguous(),
         bits=layer.weight_bits,
         channel_axis=layer.channel_axis,
-        is_computed=is_computed,
+        is_computed=any(weight is not layer._parameters.get("weight") for weight in weights),
     )
 
 
-def canonical_codes(weight: Tensor, bits: int, channel_axis: int | None) -> tuple[Tensor, Tensor]:
+def _canonical_codes(quantizer: WeightQuantizer, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Codes and scale, as floats, that quantizing their product gives again."""
-    codes, scale = quantize_weight(weight.detach(), bits, channel_axis=channel_axis)
+    codes, scale = quantizer.codes_and_scale(weight.detach())
     if weight.dtype == scale.dtype:
         return codes, scale
     # Half precision rounds the product: at many bits, several codes then stand for one value.
-    return quantize_weight((codes * scale).to(weight.dtype), bits, channel_axis=channel_axis)
+    return quantizer.codes_and_scale((codes * scale).to(weight.dtype))
 
 
-@contextmanager
-def _watched(found: dict[QuantizedLayer, _Multiplied]) -> Iterator[None]:
-    """Inside, what the layers multiply with is added to what was ``found``, and stays in float."""
-
-    def watch(layer: QuantizedLayer, weight: Tensor) -> Tensor:
-        found[layer].add(weight, layer._parameters.get("weight"))
-        return weight
-
-    for layer in found:
-        layer.quantize_weight = lambda weight, layer=layer: watch(layer, weight)  # type: ignore[method-assign, misc]
-    try:
-        yield
-    finally:
-        for layer in found:
-            del layer.quantize_weight  # the method of the class comes to light again
-
-
-@contextmanager
-def _undisturbed(model: nn.Module) -> Iterator[None]:
-    """Inside, the network is in evaluation mode and no quantizer learns; after, it is as it was."""
-    modes = [(module, module.training) for module in model.modules()]
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=[]))
-        stack.enter_context(_float_inputs(layer for _, layer in quantized_layers(model)))
-        try:
-            model.eval()
-            yield
-        finally:
-            for module, mode in modes:
-                module.training = mode
-            for buffer, before in buffers:
-                if not torch.equal(buffer, before):
-                    buffer.copy_(before)
-
-
-@contextmanager
-def _float_inputs(layers: Iterable[QuantizedLayer]) -> Iterator[None]:
-    """Inside, no quantizer is asked for anything: one that was never calibrated would start with this input."""
-    widths = {layer: layer.activation_bits for layer in layers}
-    for layer in widths:
-        layer.activation_bits = FLOAT_BITS
-    try:
-        yield
-    finally:
-        for layer, bits in widths.items():
-            layer.activation_bits = bits
+def canonical_codes(weight: Tensor, bits: int, channel_axis: int | None) -> tuple[Tensor, Tensor]:
+    """The codes and scale that the paper's quantizer stores a weight as."""
+    quantizer = PaperQuantizer(channel_axis=channel_axis, name="the weight", like=weight)
+    quantizer.set_bits(bits)
+    return _canonical_codes(quantizer, weight)

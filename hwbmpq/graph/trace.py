@@ -4,7 +4,7 @@ import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 import torch
@@ -41,14 +41,14 @@ def trace(model: nn.Module, example_input: torch.Tensor) -> Trace:
             with _undisturbed(model), _plain_evaluation(model):
                 operations = run(model, example)
         except Exception as error:  # a model's forward can raise anything at all
-            notes.append(f"{name}: {_one_line(error)}")
+            notes.append(f"{name}: {one_line(error)}")
             last_error = error
         else:
             return Trace(operations=tuple(operations), traced_by=name, notes=tuple(notes))
         _log.info("tracing with %s", notes[-1])
     shape = "x".join(map(str, example.shape[1:]))
     raise TraceError(
-        f"the network does not run on an input of {shape}: {_one_line(last_error)}",
+        f"the network does not run on an input of {shape}: {one_line(last_error)}",
         hint="if the size is wrong, give another (--input CxHxW); --debug shows the whole traceback",
     ) from last_error
 
@@ -57,23 +57,34 @@ def trace(model: nn.Module, example_input: torch.Tensor) -> Trace:
 def _plain_evaluation(model: nn.Module) -> Iterator[None]:
     """Evaluation without gradients, logs, warnings, and kernels that would hide products inside."""
     fused_attention = torch.backends.mha.get_fastpath_enabled()
-    disabled_logs = logging.root.manager.disable
     with ExitStack() as stack:
         stack.callback(torch.backends.mha.set_fastpath_enabled, fused_attention)
         torch.backends.mha.set_fastpath_enabled(False)
         stack.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
         torch._C._set_mkldnn_enabled(False)  # it has one operator for a whole LSTM
-        stack.callback(logging.disable, disabled_logs)
-        logging.disable(logging.CRITICAL)  # a failed export logs its whole graph, and prints it
-        stack.enter_context(redirect_stderr(io.StringIO()))
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
+        stack.enter_context(quiet())
         stack.enter_context(torch.no_grad())
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(as_float(model))
         for module in model.modules():
             module.training = False
         yield
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Inside, nothing is printed, logged or warned about: a failed export logs its whole graph, and prints it."""
+    disabled_logs = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            redirect_stdout(io.StringIO()),
+            redirect_stderr(io.StringIO()),
+            warnings.catch_warnings(action="ignore"),
+        ):
+            yield
+    finally:
+        logging.disable(disabled_logs)
 
 
 @contextmanager
@@ -92,6 +103,7 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
             container.update(content) if isinstance(container, dict) else container.extend(content)
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """Its type and the beginning of its text, for messages."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

@@ -9,11 +9,16 @@ import torch
 
 from hwbmpq.data.torchvision_import import import_torchvision
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.integrations.input_quantizers import keep_calibration, save_without_sharing
+from hwbmpq.integrations.trainers import (
+    check_epochs,
+    check_network,
+    keep_calibration,
+    save_without_sharing,
+)
 from hwbmpq.search.allocator import BitAllocator
 
 try:
-    import_torchvision()  # as transformers does, without knowing the door
+    import_torchvision()  # before transformers imports it directly
     from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
     from transformers.trainer_utils import get_last_checkpoint
 except ImportError as error:
@@ -55,8 +60,7 @@ class BitAllocationCallback(TrainerCallback):
     def attach(self, trainer: Trainer) -> None:
         """Changes ``trainer`` in place: adds this callback, and has it see gradients and resumed checkpoints."""
         assert trainer.model is not None
-        if not any(module is self.allocator.model for module in trainer.model.modules()):
-            raise HwbmpqError("the allocator's network is no part of the model that this Trainer trains")
+        check_network(self.allocator, trainer.model, "the model that this Trainer trains")
         if self not in trainer.callback_handler.callbacks:
             trainer.add_callback(self)
         trainer.training_step = self._followed_by_reading(trainer)  # type: ignore[method-assign]
@@ -101,12 +105,7 @@ class BitAllocationCallback(TrainerCallback):
                 "a Trainer clips gradients before its callbacks see them",
                 hint="callback.attach(trainer) before trainer.train(); it adds the callback itself",
             )
-        schedule = self.allocator.schedule
-        if schedule is not None and state.num_train_epochs != schedule.epochs:
-            raise HwbmpqError(
-                f"the Trainer trains {state.num_train_epochs} epochs, the allocator decides for {schedule.epochs}",
-                hint=f"BitAllocator(..., epochs={state.num_train_epochs})",
-            )
+        check_epochs(self.allocator, state.num_train_epochs)
         # The checkpoint that training resumes from may be that of an epoch's end.
         self._has_epoch_ended = state.epoch >= self.allocator.epoch + 1
         if args.eval_on_start:

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from hwbmpq.data.torchvision_import import import_torchvision
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.integrations.input_quantizers import keep_calibration
+from hwbmpq.integrations.trainers import check_epochs, check_network, keep_calibration
 from hwbmpq.search.allocator import BitAllocator
 
 
@@ -18,7 +18,7 @@ def _callback_class() -> Any:
     names = [name for name in ("lightning", "pytorch_lightning") if find_spec(name) is not None]
     if not names:
         raise HwbmpqError("PyTorch Lightning is not installed", hint="pip install 'hwbmpq[lightning]'")
-    import_torchvision()  # as Lightning's metrics do, without knowing the door
+    import_torchvision()  # before Lightning's metrics import it directly
     in_use = min(names, key=lambda name: name not in sys.modules)
     return import_module("lightning.pytorch" if in_use == "lightning" else in_use).Callback
 
@@ -53,17 +53,9 @@ class BitAllocationCallback(Callback):
         self._parameters = {id(parameter) for parameter in allocator.model.parameters()}
 
     def on_fit_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
-        if not any(module is self.allocator.model for module in pl_module.modules()):
-            raise HwbmpqError(
-                f"the allocator's network is no part of {type(pl_module).__name__}",
-                hint="make the allocator of the module's own network, after the module",
-            )
-        schedule = self.allocator.schedule
-        if schedule is not None and trainer.max_epochs not in (None, -1, schedule.epochs):
-            raise HwbmpqError(
-                f"the Trainer trains {trainer.max_epochs} epochs, the allocator decides for {schedule.epochs}",
-                hint=f"BitAllocator(..., epochs={trainer.max_epochs})",
-            )
+        check_network(self.allocator, pl_module, type(pl_module).__name__)
+        if trainer.max_epochs not in (None, -1):
+            check_epochs(self.allocator, trainer.max_epochs)
 
     def on_sanity_check_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
         self._forget_sanity_check = keep_calibration(self.allocator.model)

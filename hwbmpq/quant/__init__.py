@@ -13,3 +13,4 @@ from hwbmpq.quant.prepare import assign as assign
 from hwbmpq.quant.prepare import parameter_groups as parameter_groups
 from hwbmpq.quant.prepare import prepare as prepare
 from hwbmpq.quant.prepare import quantized_layers as quantized_layers
+from hwbmpq.quant.weight_quantizer import WeightQuantizer as WeightQuantizer

@@ -11,7 +11,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hwbmpq.errors import NonFiniteError
-from hwbmpq.quant.ranges import largest_code
+
+
+def largest_code(bits: int, *, signed: bool) -> int:
+    """Largest integer code; the signed range is symmetric, so its smallest is the negative.
+
+    >>> largest_code(4, signed=True), largest_code(4, signed=False)
+    (7, 15)
+    """
+    return (1 << (bits - 1)) - 1 if signed else (1 << bits) - 1
+
 
 TERNARY_BITS = 2
 TERNARY_THRESHOLD = 0.7
@@ -29,10 +38,14 @@ def quantize_weight(weight: Tensor, bits: int, *, channel_axis: int | None = Non
     The scale is ``max|W| / (2^(bits-1) - 1)``, or TWN's at 2 bits, and 1 where all weights are zero. It has
     the weight's number of axes, all of length 1 but ``channel_axis``. Half precision is computed in float32.
     """
-    weight = weight.float() if weight.dtype in _HALVES else weight
-    axes = [axis for axis in range(weight.dim()) if axis != channel_axis]
-    if bits == TERNARY_BITS:
-        return _ternary(weight, axes)
+    if bits != TERNARY_BITS:
+        return max_scale_codes(weight, bits, channel_axis=channel_axis)
+    return _ternary(*_in_float(weight, channel_axis))
+
+
+def max_scale_codes(weight: Tensor, bits: int, *, channel_axis: int | None = None) -> tuple[Tensor, Tensor]:
+    """The same with ``max|W| / (2^(bits-1) - 1)`` as the scale at every width."""
+    weight, axes = _in_float(weight, channel_axis)
     scale = _or_one(_peak(weight, axes) / largest_code(bits, signed=True))
     return torch.div(weight, scale).round_(), scale
 
@@ -44,13 +57,20 @@ def fake_quantize_weight(
 
     ``name`` is what the error about infinite or NaN weights calls them.
     """
-    quantized, scale = _WeightSte.apply(weight, bits, channel_axis)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        codes, scale = quantize_weight(weight, bits, channel_axis=channel_axis)
+    return straight_through(weight, codes, scale, name)
+
+
+def straight_through(weight: Tensor, codes: Tensor, scale: Tensor, name: str) -> Tensor:
+    """``codes * scale`` in the weight's place, whose gradient it passes on; overwrites ``codes``."""
     if _can_look_at(scale) and not bool(torch.isfinite(scale).all()):
         raise NonFiniteError(
             f"{name} holds infinite or NaN weights",
             hint="lower the learning rate, clip gradients, or check the loaded weights",
         )
-    return quantized  # type: ignore[no-any-return]
+    quantized = codes.detach().mul_(scale.detach()).to(weight.dtype)
+    return _StraightThrough.apply(weight, quantized)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def fake_quantize_activation(values: Tensor, alpha: Tensor, bits: int, *, signed: bool) -> Tensor:
@@ -82,6 +102,12 @@ def _can_look_at(values: Tensor) -> bool:
     return values.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
+def _in_float(weight: Tensor, channel_axis: int | None) -> tuple[Tensor, list[int]]:
+    """The weight in a precision to compute scales in, and the axes that one scale spans."""
+    axes = [axis for axis in range(weight.dim()) if axis != channel_axis]
+    return weight.float() if weight.dtype in _HALVES else weight, axes
+
+
 def _ternary(weight: Tensor, axes: list[int]) -> tuple[Tensor, Tensor]:
     """TWN codes in {-1, 0, 1} and the mean magnitude of the weights that are not cut to zero.
 
@@ -107,17 +133,14 @@ def _or_one(scale: Tensor) -> Tensor:
     return torch.where(scale < torch.finfo(scale.dtype).tiny, torch.ones_like(scale), scale)
 
 
-class _WeightSte(torch.autograd.Function):
+class _StraightThrough(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, bits: int, channel_axis: int | None) -> tuple[Tensor, Tensor]:
-        codes, scale = quantize_weight(weight, bits, channel_axis=channel_axis)
-        ctx.mark_non_differentiable(scale)
-        ctx.set_materialize_grads(False)
-        return codes.mul_(scale).to(weight.dtype), scale
+    def forward(ctx: Any, weight: Tensor, quantized: Tensor) -> Tensor:
+        return quantized
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return gradients[0], None, None
+        return gradients[0], None
 
 
 class _Pact(torch.autograd.Function):

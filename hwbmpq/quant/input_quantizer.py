@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
-from hwbmpq.quant.functional import SMALLEST_ALPHA, check_finite, fake_quantize_activation
+from hwbmpq.distributed import is_distributed
+from hwbmpq.quant.functional import SMALLEST_ALPHA, check_finite, fake_quantize_activation, largest_code
 from hwbmpq.quant.loading import LoadsFloatCheckpoints
-from hwbmpq.quant.ranges import largest_code
 from hwbmpq.values import FLOAT_BITS
 
 OBSERVED_BITS = 16
@@ -89,7 +89,7 @@ class InputQuantizer(LoadsFloatCheckpoints):
         """Widen the range to the largest magnitude seen."""
         if values.numel():
             peak = values.abs().amax().to(self.observed.dtype)
-            if self.training and _has_ranks():
+            if self.training and is_distributed():
                 distributed.all_reduce(peak, distributed.ReduceOp.MAX)  # or they would round differently
             self.observed.copy_(torch.maximum(self.observed, peak))
             self.calibration.has_range = True
@@ -103,7 +103,7 @@ class InputQuantizer(LoadsFloatCheckpoints):
         self._calibrated = _Data(values)
         values = values.detach()
         best = best_clip(values, bits, signed=self.signed) if bool(values.any()) else None
-        if self.training and _has_ranks():
+        if self.training and is_distributed():
             best = _mean_over_ranks(best, self.alpha)
         self._observe(values)
         if best is None:
@@ -129,11 +129,8 @@ class InputQuantizer(LoadsFloatCheckpoints):
             self.calibration.count_batch()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            **self.__dict__,
-            "_last": None,
-            "_calibrated": None,
-        }  # weak references can be neither copied nor pickled
+        """Weak references can be neither copied nor pickled."""
+        return self.__dict__ | {"_last": None, "_calibrated": None}
 
     def extra_repr(self) -> str:
         return f"signed={self.signed}"
@@ -167,10 +164,6 @@ class _LastResult:
     def get(self, quantizer: InputQuantizer, values: Tensor, bits: int) -> Tensor | None:
         same = self._values() is values and self._key == self._key_of(quantizer, values, bits)
         return self._quantized() if same else None
-
-
-def _has_ranks() -> bool:
-    return distributed.is_available() and distributed.is_initialized()
 
 
 def _mean_over_ranks(best: Tensor | None, like: Tensor) -> Tensor | None:

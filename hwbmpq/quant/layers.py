@@ -1,7 +1,7 @@
 """Layers that quantize their weight and their input, and are otherwise what they were."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from hwbmpq.quant.functional import fake_quantize_weight
 from hwbmpq.quant.input_quantizer import InputQuantizer
 from hwbmpq.quant.loading import LoadsFloatCheckpoints
+from hwbmpq.quant.weight_quantizer import WeightQuantizer
 from hwbmpq.values import FLOAT_BITS, Precision
 
 FROZEN = "frozen_weight"
@@ -23,20 +23,38 @@ class QuantizedLayer(LoadsFloatCheckpoints):
     added_entries = ("_extra_state",)
 
     layer_name: str
-    weight_bits: int
     activation_bits: int
-    channel_axis: int | None
     input_quantizer: InputQuantizer
-    weight_watch: Callable[[Tensor], None] | None = None
-    """Shown the weight where the layer computes it on the way (timm's ``StdConv2d``); not copied, not pickled."""
+    """Shared by all layers that read one tensor."""
+    weight_quantizer: WeightQuantizer
+
+    @property
+    def weight_bits(self) -> int:
+        return self.weight_quantizer.bits
+
+    @property
+    def channel_axis(self) -> int | None:
+        return self.weight_quantizer.channel_axis
 
     @property
     def precision(self) -> Precision:
         return Precision(weight_bits=self.weight_bits, activation_bits=self.activation_bits)
 
     def set_precision(self, precision: Precision) -> None:
-        self.weight_bits, self.activation_bits = precision.weight_bits, precision.activation_bits
+        self.weight_quantizer.set_bits(precision.weight_bits)
+        self.activation_bits = precision.activation_bits
         self.input_quantizer.set_width(self.layer_name, precision.activation_bits)
+
+    @property
+    def may_compute_weight(self) -> bool:
+        """Whether the weight that it multiplies with may be another than its parameter; torch's own classes compute nothing."""
+        is_torchs = self.float_class.__module__.startswith("torch.nn.modules.")
+        return FROZEN in self._buffers or not (is_torchs and "weight" in self._parameters)
+
+    @property
+    def float_class(self) -> type[nn.Module]:
+        """What the layer was before."""
+        return type(self).__bases__[1]
 
     def freeze_weight(self, weight: Tensor) -> None:
         """From now on multiply with ``weight``, whatever the layer would compute from its parameters.
@@ -53,20 +71,13 @@ class QuantizedLayer(LoadsFloatCheckpoints):
 
     def _train_weight(self, trains: bool) -> None:
         for name, parameter in self.named_parameters():
-            if name != "bias" and not name.startswith("input_quantizer."):
+            if name.partition(".")[0] not in ("bias", "input_quantizer", "weight_quantizer"):
                 parameter.requires_grad_(trains)
 
     def quantize_weight(self, weight: Tensor) -> Tensor:
         """The weight as the layer multiplies with it."""
         frozen = self._buffers.get(FROZEN)
-        weight = weight if frozen is None else frozen
-        if self.weight_watch is not None and weight is not self.weight:
-            self.weight_watch(weight)
-        if self.weight_bits == FLOAT_BITS:
-            return weight
-        return fake_quantize_weight(
-            weight, self.weight_bits, channel_axis=self.channel_axis, name=f"layer '{self.layer_name}'"
-        )
+        return self.weight_quantizer(weight if frozen is None else frozen)  # type: ignore[no-any-return]
 
     def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:  # named as in torch.nn
         return self.multiply(self.input_quantizer(input, self.activation_bits), *args, **kwargs)
@@ -103,17 +114,14 @@ class QuantizedLayer(LoadsFloatCheckpoints):
             f"{super().extra_repr()}, weight_bits={self.weight_bits}, activation_bits={self.activation_bits}"
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "weight_watch"}
-
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle by the float class's name: the quantized class is made on demand."""
-        return _rebuild, (type(self).__bases__[1],), self.__getstate__()
+        return _rebuild, (self.float_class,), self.__dict__
 
 
 def weight_entries(layer: nn.Module) -> list[str]:
     """Entries of a layer's state_dict that are its weight, or that parametrizations and the like make it from."""
-    names = [*layer.state_dict()]
+    names = (name for name in layer.state_dict() if not name.startswith("weight_quantizer."))
     return [
         name for name in names if name == "weight" or name.startswith(("weight_", "parametrizations.weight."))
     ]
@@ -191,7 +199,7 @@ def as_float(model: nn.Module) -> Iterator[None]:
     layers = [module for module in model.modules() if isinstance(module, QuantizedLayer)]
     classes = [type(layer) for layer in layers]
     for layer in layers:
-        layer.__class__ = type(layer).__bases__[1]
+        layer.__class__ = layer.float_class  # type: ignore[assignment]
     try:
         yield
     finally:
@@ -202,3 +210,37 @@ def as_float(model: nn.Module) -> Iterator[None]:
 def _rebuild(float_class: type[nn.Module]) -> QuantizedLayer:
     cls = quantized_class(float_class)
     return cls.__new__(cls)
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Inside, ``model`` is in evaluation mode; afterwards every module is in the mode it was."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def float_weights(layers: Iterable[QuantizedLayer]) -> AbstractContextManager[None]:
+    """Inside, the weights of ``layers`` are not rounded; their quantizers are still called."""
+    return _temporarily([layer.weight_quantizer for layer in layers], "bits", FLOAT_BITS)
+
+
+def float_inputs(layers: Iterable[QuantizedLayer]) -> AbstractContextManager[None]:
+    """Inside, the inputs of ``layers`` are not rounded, and no input quantizer learns from them."""
+    return _temporarily(layers, "activation_bits", FLOAT_BITS)
+
+
+@contextmanager
+def _temporarily(objects: Iterable[Any], attribute: str, value: object) -> Iterator[None]:
+    before = [(thing, getattr(thing, attribute)) for thing in objects]
+    for thing, _ in before:
+        setattr(thing, attribute, value)
+    try:
+        yield
+    finally:
+        for thing, old in before:
+            setattr(thing, attribute, old)

@@ -7,18 +7,25 @@ from typing import Any
 import networkx as nx
 from torch import nn
 
+from hwbmpq.deprecated import renamed_arguments
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.quant.input_quantizer import InputQuantizer
 from hwbmpq.quant.layers import QuantizedLayer, quantized_class
+from hwbmpq.quant.weight_quantizer import WeightQuantizer
+from hwbmpq.registry import QUANTIZERS
 from hwbmpq.values import Layer, Precision
 
 FIRST_LAST_PRECISION = Precision(weight_bits=16, activation_bits=16)
 """What the first and the last layer get, as in the paper."""
 
+PAPER = "paper"
+"""The weight quantizer that is used unless another is named."""
+
 Width = int | tuple[int, int] | Precision
 """One width for weights and input, a (weight, activation) pair, or a ``Precision``."""
 
 
+@renamed_arguments(end_precision="first_last_precision")
 def prepare(
     model: nn.Module,
     layers: Iterable[Layer],
@@ -26,22 +33,23 @@ def prepare(
     precision: Width = 4,
     first_last_precision: Width | None = FIRST_LAST_PRECISION,
     per_channel: bool = False,
+    quantizer: str = PAPER,
 ) -> nn.Module:
     """Change ``model`` in place: its ``layers`` quantize their weights and inputs from now on.
 
     ``layers`` come from ``hwbmpq.describe(model, example_input)``. The module objects, their parameters,
-    attributes, hooks and state_dict keys stay; float checkpoints still load. Each layer gains an
-    ``input_quantizer``, one and the same for all layers that read one tensor. ``precision`` is set
-    everywhere, ``first_last_precision`` on the first and the last layer (None: as everywhere else).
-    ``per_channel`` gives every output channel of a weight its own scale.
+    attributes, hooks and state_dict keys stay; float checkpoints still load. Each layer gains a
+    ``weight_quantizer`` of the kind that ``quantizer`` names, and an ``input_quantizer``, one and the same for
+    all layers that read one tensor. ``precision`` is set everywhere, ``first_last_precision`` on the first and
+    the last layer (None: as everywhere else). ``per_channel`` gives every output channel of a weight its own scale.
 
-    Create the optimizer afterwards, so that it holds the clipping points α
+    Create the optimizer afterwards, so that it holds the clipping points α and what the weight quantizers learn
     (``parameter_groups`` keeps them apart). Returns ``model``.
     """
     layers = list(layers)
     ends = as_precision(precision if first_last_precision is None else first_last_precision)
     inner = as_precision(precision)
-    quantize_layers(model, shared_inputs(layers, per_channel=per_channel))
+    quantize_layers(model, shared_inputs(layers, per_channel=per_channel), quantizer)
     return assign(model, {layer.name: ends if layer.is_end else inner for layer in layers})
 
 
@@ -70,31 +78,30 @@ def shared_inputs(layers: Iterable[Layer], *, per_channel: bool) -> list[SharedI
     ]
 
 
-def quantize_layers(model: nn.Module, inputs: Iterable[SharedInput]) -> list[InputQuantizer]:
-    """Change ``model`` in place: the readers of ``inputs`` become quantized layers; their widths are still to be set.
+def quantize_layers(
+    model: nn.Module, inputs: Iterable[SharedInput], quantizer: str = PAPER
+) -> list[InputQuantizer]:
+    """Change ``model`` in place: the readers of ``inputs`` become quantized layers, their weights still in float.
 
-    Returns the quantizers, one for each input.
+    Returns the input quantizers, one for each input.
     """
-    inputs = list(inputs)
+    inputs, weight_quantizer = list(inputs), QUANTIZERS.get(quantizer)
     modules = {name: model.get_submodule(name) for shared in inputs for name in shared.readers}
     for name, module in modules.items():
         if isinstance(module, QuantizedLayer):
             raise HwbmpqError(f"layer {name!r} is quantized already", hint="use assign() to change widths")
-    quantizers = []
+    found = []
     for shared in inputs:
-        first = modules[next(iter(shared.readers))]
-        quantizer = InputQuantizer(
-            signed=shared.signed,
-            trainable=shared.trainable,
-            name=shared.name,
-            like=first.weight,  # type: ignore[arg-type]
-        )
-        quantizer.train(first.training)
-        for name, axis in shared.readers.items():
-            _quantize_in_place(modules[name], name, axis, quantizer)
-        quantizers.append(quantizer)
+        readers = [modules[name] for name in shared.readers]
+        like: Any = readers[0].weight
+        input_quantizer = InputQuantizer(
+            signed=shared.signed, trainable=shared.trainable, name=shared.name, like=like
+        ).train(readers[0].training)
+        for module, (name, axis) in zip(readers, shared.readers.items(), strict=True):
+            _quantize_in_place(module, name, axis, input_quantizer, weight_quantizer)
+        found.append(input_quantizer)
     _switch_off_fused_paths(model)
-    return quantizers
+    return found
 
 
 def assign(model: nn.Module, allocation: Any) -> nn.Module:
@@ -127,15 +134,19 @@ def quantized_layers(model: nn.Module) -> Iterator[tuple[str, QuantizedLayer]]:
 def parameter_groups(
     model: nn.Module, *, weight_decay: float, alpha_weight_decay: float
 ) -> list[dict[str, Any]]:
-    """Two groups for an optimizer: the network's own parameters, and the clipping points α."""
-    quantizers = [module for module in model.modules() if isinstance(module, InputQuantizer)]
-    alphas = [quantizer.alpha for quantizer in quantizers]
-    alpha_ids = {id(alpha) for alpha in alphas}
-    own = [parameter for parameter in model.parameters() if id(parameter) not in alpha_ids]
-    return [
-        {"params": own, "weight_decay": weight_decay},
+    """Groups for an optimizer: the network's own parameters, the clipping points α, what weight quantizers learn.
+
+    The last one is there if they learn anything; its weights do not decay.
+    """
+    modules = list(model.modules())
+    alphas = [module.alpha for module in modules if isinstance(module, InputQuantizer)]
+    learned = [p for module in modules if isinstance(module, WeightQuantizer) for p in module.parameters()]
+    others = {id(parameter) for parameter in (*alphas, *learned)}
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in model.parameters() if id(p) not in others], "weight_decay": weight_decay},
         {"params": alphas, "weight_decay": alpha_weight_decay},
     ]
+    return groups + ([{"params": learned, "weight_decay": 0.0}] if learned else [])
 
 
 def as_precision(width: Width) -> Precision:
@@ -161,13 +172,20 @@ def _layers_by_tensor(layers: list[Layer]) -> list[list[Layer]]:
 
 
 def _quantize_in_place(
-    module: nn.Module, name: str, channel_axis: int | None, quantizer: InputQuantizer
+    module: nn.Module,
+    name: str,
+    channel_axis: int | None,
+    input_quantizer: InputQuantizer,
+    weight_quantizer: type[WeightQuantizer],
 ) -> None:
+    like: Any = module.weight
     module.__class__ = quantized_class(type(module))
     assert isinstance(module, QuantizedLayer)
     module.layer_name = name
-    module.channel_axis = channel_axis
-    module.input_quantizer = quantizer
+    module.input_quantizer = input_quantizer
+    module.weight_quantizer = weight_quantizer(
+        channel_axis=channel_axis, name=f"layer '{name}'", like=like
+    ).train(module.training)
 
 
 def _switch_off_fused_paths(model: nn.Module) -> None:

@@ -81,7 +81,7 @@ class BitAllocator:
         self._calibration = calibration
         self._epoch_norms: list[dict[str, float]] = []
         self._epoch_squares: list[dict[str, float]] = []
-        prepare(model, graph, per_channel=self.config.per_channel)
+        prepare(model, graph, per_channel=self.config.per_channel, quantizer=self.config.quantizer)
         self._collector: BitGradientCollector | None = None
         if "enbg" in self.method.looks_at:
             widest = {name: precision.weight_bits for name, precision in self.space.widest.items()}

@@ -27,6 +27,8 @@ class AllocationConfig(BaseModel):
     tie: Literal["input", "sibling", "none"] = "input"
     per_channel: bool = False
     """One weight scale for every output channel, not one per layer."""
+    quantizer: str = "paper"
+    """Of the weights, by its registered name."""
     method: str = "bmpq"
     objective: str = "linear"
     solver: str = "auto"

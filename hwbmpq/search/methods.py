@@ -77,7 +77,9 @@ def get_method(name: str) -> Method:
 
 
 def _bmpq(context: DecisionContext) -> Decision:
-    return _solved(context, context.sensitivity, context.objective)
+    objective = context.objective
+    allocation = context.space.solve(context.sensitivity, objective=objective, solver=context.solver)
+    return context.decision(allocation, objective=objective)
 
 
 def _hawq(context: DecisionContext) -> Decision:
@@ -99,12 +101,8 @@ def _hawq(context: DecisionContext) -> Decision:
     )
     # Away from a minimum the loss may curve downwards in a layer; such a layer is the least in need of bits.
     traces = replace(traces, scores={name: max(score, 0.0) for name, score in traces.scores.items()})
-    return _solved(context, traces, "hawq")
-
-
-def _solved(context: DecisionContext, sensitivity: Sensitivity, objective: str) -> Decision:
-    allocation = context.space.solve(sensitivity, objective=objective, solver=context.solver)
-    return context.decision(allocation, sensitivity, objective=objective)
+    allocation = space.solve(traces, objective="hawq", solver=context.solver)
+    return context.decision(allocation, traces, objective="hawq")
 
 
 def _ad(context: DecisionContext) -> Decision:

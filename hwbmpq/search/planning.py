@@ -1,31 +1,77 @@
 """Widths without training: from a described network to a plan, and what it is worth."""
 
-from collections.abc import Callable, Iterator, Sequence
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from importlib import metadata
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hwbmpq.allocate import (
-    Allocation,
-    AllocationError,
-    Explanation,
-    Frontier,
-    explain,
-    frontier,
-    values_for,
-)
+import hwbmpq
+from hwbmpq.allocate import Allocation, AllocationError, Explanation, Frontier, explain, frontier, values_for
 from hwbmpq.allocate.problem import AllocationProblem
 from hwbmpq.data import LabelledImages
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import LayerGraph
+from hwbmpq.graph.operations import first_tensor
+from hwbmpq.graph.outline import outline
 from hwbmpq.hardware import uniform
-from hwbmpq.report import Alternative, CostReport, LayerReport, Plan
+from hwbmpq.quant.layers import eval_mode
+from hwbmpq.report import Alternative, CostReport, LayerFacts, LayerReport, Node, Plan, RunFacts
 from hwbmpq.search.space import Choices, SearchSpace
 from hwbmpq.sensitivity import measure_sensitivity
-from hwbmpq.sensitivity.loss import first_tensor
 from hwbmpq.values import FLOAT_BITS, Sensitivity
+
+_PACKAGES = ("torch", "timm", "pyomo", "highspy", "onnxruntime")
+
+
+def facts_of(
+    space: SearchSpace, *, title: str, settings: Mapping[str, Any] | None = None, command: Sequence[str] = ()
+) -> RunFacts:
+    """What is known before widths are chosen, as plain values."""
+    graph, costs = space.graph, space.costs
+    profile = costs.profile
+    kept = outline(graph.operations)
+    return RunFacts(
+        title=title,
+        target=profile.target,
+        device=profile.title,
+        layers=tuple(LayerFacts.of(layer) for layer in graph),
+        ties=graph.ties,
+        nodes=tuple(
+            Node(name=name, kind=data.get("kind") or "", layer=data.get("layer") or "")
+            for name, data in kept.nodes(data=True)
+        ),
+        edges=tuple(kept.edges),
+        unquantized=graph.uncovered_by_reason,
+        parameters=graph.parameters,
+        macs=graph.macs,
+        traced_by=graph.traced_by,
+        tables=costs.tables,
+        limits=space.limits,
+        sources={
+            ident: f"{source.title}, {source.url}" if source.url else source.title
+            for ident, source in profile.sources.items()
+        },
+        caveats=profile.caveats,
+        settings=settings or {},
+        command=tuple(command),
+        versions=versions(),
+    )
+
+
+def versions() -> dict[str, str]:
+    """Of hwbmpq and of what its answers depend on."""
+    found = {"hwbmpq": hwbmpq.__version__, "Python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
 
 MEASURING_BATCH = 16
 """Images in a batch of the calibration pass."""
@@ -72,13 +118,8 @@ def _labelled(
 
 
 def _predict(network: nn.Module, images: Tensor) -> Tensor:
-    was_training = network.training
-    network.eval()
-    try:
-        with torch.no_grad():
-            output = first_tensor(network(images))
-    finally:
-        network.train(was_training)
+    with eval_mode(network), torch.no_grad():
+        output = first_tensor(network(images))
     if output is None:
         raise HwbmpqError("the network returns no tensor: there is nothing to calibrate on")
     return output

@@ -12,8 +12,8 @@ if _TYPE_CHECKING:
     from hwbmpq.sensitivity.enbg import bit_gradient_norm as bit_gradient_norm
     from hwbmpq.sensitivity.files import load_sensitivity as load_sensitivity
     from hwbmpq.sensitivity.files import save_sensitivity as save_sensitivity
+    from hwbmpq.sensitivity.measure import SensitivityInputs as SensitivityInputs
     from hwbmpq.sensitivity.measure import measure_sensitivity as measure_sensitivity
-    from hwbmpq.sensitivity.measurement import SensitivityInputs as SensitivityInputs
     from hwbmpq.sensitivity.registry import OUR_METHODS as OUR_METHODS
     from hwbmpq.sensitivity.registry import methods as methods
     from hwbmpq.sensitivity.registry import register as register

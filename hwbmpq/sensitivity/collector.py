@@ -1,5 +1,6 @@
 """Bit gradients gathered while a network trains, at next to no cost."""
 
+import weakref
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
@@ -7,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, distributed, nn
 
+from hwbmpq.distributed import is_distributed, mean
 from hwbmpq.quant import quantized_layers
 from hwbmpq.quant.layers import QuantizedLayer
 from hwbmpq.sensitivity.enbg import bit_gradient_norm
@@ -15,9 +17,9 @@ from hwbmpq.sensitivity.enbg import bit_gradient_norm
 class BitGradientCollector:
     """NBG of every layer, averaged over the steps of an epoch.
 
-    ``with_squares`` also averages squared gradients, which takes another pass over them. Call ``add_step`` once per optimizer step, when the gradients are complete. All sums stay on the network's
-    device: nothing waits for it before ``close_epoch``. A step with an infinite or NaN gradient does not
-    count; a gradient scaler skips it as well.
+    ``with_squares`` also averages squared gradients, which takes another pass over them. Call ``add_step`` once per
+    optimizer step, when the gradients are complete. All sums stay on the network's device: nothing waits for it
+    before ``close_epoch``. A step with an infinite or NaN gradient does not count; a gradient scaler skips it as well.
     """
 
     def __init__(self, model: nn.Module, widest: Mapping[str, int], *, with_squares: bool = False) -> None:
@@ -27,7 +29,7 @@ class BitGradientCollector:
         self._with_squares = with_squares
         holders = Counter(id(layer.weight) for layer in self._layers.values())
         self._holders = {name: holders[id(layer.weight)] for name, layer in self._layers.items()}
-        self._computed = {name: _ComputedWeight.watch(layer) for name, layer in self._layers.items()}
+        self._computed = {name: _ComputedWeight(layer) for name, layer in self._layers.items()}
         self._sums: Tensor | None = None
         """Per layer NBG, then per layer the mean squared gradient, then the number of steps."""
 
@@ -47,9 +49,8 @@ class BitGradientCollector:
     @torch.no_grad()
     def _add(self, norms: Tensor, squares: Tensor, scaler: Any) -> None:
         if scaler is not None and scaler.is_enabled():
-            scale = scaler.scale(
-                torch.ones((), device=norms.device)
-            )  # its value without waiting for the device
+            # Its value without waiting for the device.
+            scale = scaler.scale(torch.ones((), device=norms.device))
             norms, squares = norms / scale, squares / scale.square()
         found = torch.cat([norms, squares, norms.new_ones(1)])
         # MPS has no float64.
@@ -70,7 +71,7 @@ class BitGradientCollector:
 
     def close_epoch(self) -> tuple[dict[str, float], dict[str, float]]:
         """NBG and mean squared gradient by layer, averaged over the epoch's steps and over ranks; starts anew."""
-        if self._sums is not None and distributed.is_available() and distributed.is_initialized():
+        if self._sums is not None and is_distributed():
             # DDP has averaged the gradients already; this leaves no room for a difference in the last digit.
             distributed.all_reduce(self._sums)
         means = self._means()
@@ -106,15 +107,16 @@ class _ComputedWeight:
         self._parameter = cast(Tensor, layer.weight)
         self._weight: Tensor | None = None
         self._gradient: Tensor | None = None
+        this = weakref.ref(self)  # the network must not keep a collector that nobody else has any more
 
-    @classmethod
-    def watch(cls, layer: QuantizedLayer) -> "_ComputedWeight":
-        watch = cls(layer)
-        layer.weight_watch = watch.see
-        return watch
+        def see(_: nn.Module, args: tuple[Tensor]) -> None:
+            if not torch.compiler.is_compiling() and (watch := this()) is not None:
+                watch._see(args[0])
 
-    def see(self, weight: Tensor) -> None:
-        if weight.requires_grad and not torch.compiler.is_compiling():
+        weakref.finalize(self, layer.weight_quantizer.register_forward_pre_hook(see).remove)
+
+    def _see(self, weight: Tensor) -> None:
+        if weight.requires_grad and weight is not self._parameter:
             self._weight = weight.detach()
             if self._parameter.grad is None:
                 self._gradient = None  # what there was belongs to gradients that were thrown away
@@ -131,11 +133,7 @@ class _ComputedWeight:
         weight, gradient, self._gradient = self._weight, self._gradient, None
         if weight is None or gradient is None:
             return None
-        if distributed.is_available() and distributed.is_initialized():
-            gradient = gradient.clone()
-            distributed.all_reduce(gradient)
-            gradient /= distributed.get_world_size()
-        return weight, gradient
+        return weight, mean(gradient) if is_distributed() else gradient
 
 
 def _mean_square(gradient: Tensor) -> Tensor:

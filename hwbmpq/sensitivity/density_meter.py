@@ -1,6 +1,7 @@
 """``DensityMeter``: how many activations are not zero, counted while a prepared model runs."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -9,12 +10,28 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.quant import quantized_layers
-from hwbmpq.values import Layer
+from hwbmpq.quant import as_precision, quantized_layers
+from hwbmpq.sensitivity.measure import SensitivityInputs
+from hwbmpq.sensitivity.registry import register
+from hwbmpq.sensitivity.steps import run_steps
+from hwbmpq.values import FLOAT_BITS, Layer, Sensitivity
+
+
+@register("activation_density", needs_data=True)
+def measure(measurement: SensitivityInputs) -> Sensitivity:
+    """Score: the layer's activation density on the float network (Vasquez et al. 2021). No errors."""
+    # Nothing is rounded, hence nothing calibrated: every batch runs, and counts, once.
+    in_float = dict.fromkeys(measurement.precisions, as_precision(FLOAT_BITS))
+    measurement = replace(measurement, precisions=in_float)
+    network = measurement.float_copy()
+    with DensityMeter(network, measurement.layers) as meter:
+        for _ in run_steps(measurement, network):
+            pass
+    return Sensitivity(method="activation_density", scores=meter.densities())
 
 
 class DensityMeter:
-    """A context manager, or ``start`` and ``stop``; in between, use the model as ever, training included.
+    """A context manager, or ``start`` and ``stop``; in between, use the model as usual, training included.
 
     A layer's activations are what follows it: the tensor that the next layers read, after the non-linearity
     and before they round it. Its density is the mean share of non-zero values in the inputs of its readers

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hwbmpq.graph.operations import first_tensor
 from hwbmpq.quant import quantized_layers
 from hwbmpq.quant.layers import QuantizedLayer
-from hwbmpq.sensitivity.loss import first_tensor
-from hwbmpq.sensitivity.measurement import SensitivityInputs
+from hwbmpq.sensitivity.measure import SensitivityInputs
 from hwbmpq.sensitivity.registry import register
 from hwbmpq.sensitivity.steps import run_steps
 from hwbmpq.values import Sensitivity

@@ -3,11 +3,9 @@
 import torch
 from torch import Tensor
 
-from hwbmpq.quant import quantize_weight, quantized_layers
-from hwbmpq.quant.functional import TERNARY_BITS
-from hwbmpq.quant.layers import QuantizedLayer
-from hwbmpq.quant.ranges import largest_code
-from hwbmpq.sensitivity.measurement import SensitivityInputs, rounding_error
+from hwbmpq.quant import WeightQuantizer, quantize_weight, quantized_layers
+from hwbmpq.quant.functional import TERNARY_BITS, largest_code
+from hwbmpq.sensitivity.measure import SensitivityInputs
 from hwbmpq.sensitivity.registry import register
 from hwbmpq.sensitivity.steps import run_steps
 from hwbmpq.values import Sensitivity
@@ -52,7 +50,7 @@ class _LayerGradients:
     def score(self) -> float:
         return sum(self.norms) / len(self.norms)
 
-    def expected_loss(self, layer: QuantizedLayer, bits: int) -> float:
+    def expected_loss(self, quantizer: WeightQuantizer, bits: int) -> float:
         """½ Σ F·(W - Q(W))²: the loss to second order, its curvature from squared gradients (empirical Fisher).
 
         Batch size times the squared mean gradient of a batch estimates the mean squared gradient of an
@@ -61,7 +59,7 @@ class _LayerGradients:
         hardly related to it: errors of many weights cancel to first order.
         """
         assert self.fisher is not None
-        error = rounding_error(layer, self.weight, bits).float()
+        error = quantizer.rounding_error(self.weight, bits).float()
         return float((self.fisher * error.square()).sum(dtype=torch.float64)) / (2 * len(self.norms))
 
 
@@ -79,7 +77,10 @@ def measure(measurement: SensitivityInputs) -> Sensitivity:
         method="enbg",
         scores={name: sums.score() for name, sums in found.items()},
         errors={
-            name: {bits: sums.expected_loss(layers[name], bits) for bits in sorted(measurement.widths[name])}
+            name: {
+                bits: sums.expected_loss(layers[name].weight_quantizer, bits)
+                for bits in sorted(measurement.widths[name])
+            }
             for name, sums in found.items()
         },
         remarks=_remarks(found),

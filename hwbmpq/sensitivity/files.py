@@ -120,7 +120,7 @@ def _errors(value: Any, field: str) -> dict[int, float]:
     for text, error in _mapping(value, field).items():
         is_number = text.isascii() and text.isdigit() and len(text) <= 2
         if not is_number or not is_width(int(text)) or str(int(text)) != text:
-            raise _FieldError(f"{field}: {text!r} is no weight width", hint="use 2 to 16, or 32 for float")
+            raise _FieldError(f"{field}: {text!r} is not a weight width", hint="use 2 to 16, or 32 for float")
         found[int(text)] = _number(error, f"{field}.{text}", least=0.0)
     return found
 
@@ -140,7 +140,7 @@ def _number(value: Any, field: str, *, least: float) -> float:
 
 def _mapping(value: Any, field: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _FieldError(f"{field} is no JSON object" if value is not None else f"{field} is missing")
+        raise _FieldError(f"{field} is not a JSON object" if value is not None else f"{field} is missing")
     return value
 
 

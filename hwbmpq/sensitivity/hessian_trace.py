@@ -1,14 +1,14 @@
 """Curvature of the loss: the trace of each layer's block of the Hessian (HAWQ-V2's measure)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.quant import quantized_layers
-from hwbmpq.sensitivity.measurement import SensitivityInputs
+from hwbmpq.sensitivity.measure import SensitivityInputs
 from hwbmpq.sensitivity.registry import register
 from hwbmpq.sensitivity.steps import Step, run_steps
 from hwbmpq.sensitivity.weight_error import squared_errors
@@ -25,11 +25,13 @@ def measure(measurement: SensitivityInputs) -> Sensitivity:
     totals = {layer.name: 0.0 for layer in measurement.layers}
     weights: dict[str, Tensor] = {}
     count = 0
-    for step, traces in _all_traces(measurement, network):
-        weights = {name: leaves[0].detach() for name, leaves in step.leaves.items()}
-        count += 1
-        for name, trace in traces.items():
-            totals[name] += trace
+    generator = torch.Generator().manual_seed(measurement.seed)
+    with sdpa_kernel(SDPBackend.MATH):  # the fused attention kernels have no second derivative
+        for step in run_steps(measurement, network):
+            weights = {name: leaves[0].detach() for name, leaves in step.leaves.items()}
+            count += 1
+            for name, trace in batch_traces(step, generator).items():
+                totals[name] += trace
     layers = dict(quantized_layers(network))
     scores = {name: total / count / weights[name].numel() for name, total in totals.items()}
     return Sensitivity(
@@ -40,16 +42,6 @@ def measure(measurement: SensitivityInputs) -> Sensitivity:
         },
         remarks=_remarks(scores),
     )
-
-
-def _all_traces(
-    measurement: SensitivityInputs, network: nn.Module
-) -> Iterator[tuple[Step, dict[str, float]]]:
-    generator = torch.Generator().manual_seed(measurement.seed)
-    # The fused attention kernels have no second derivative.
-    with sdpa_kernel(SDPBackend.MATH):
-        for step in run_steps(measurement, network):
-            yield step, batch_traces(step, generator)
 
 
 def batch_traces(

@@ -8,7 +8,7 @@ from hwbmpq.registry import SENSITIVITIES
 from hwbmpq.values import Sensitivity
 
 if TYPE_CHECKING:
-    from hwbmpq.sensitivity.measurement import SensitivityInputs
+    from hwbmpq.sensitivity.measure import SensitivityInputs
 
 OUR_METHODS = tuple(sorted(SENSITIVITIES.ours))
 """The methods that come with hwbmpq, each in the file of its name."""

@@ -1,21 +1,44 @@
 """Batch after batch through a quantized copy of the network, up to the loss and its gradients."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from hwbmpq.errors import HwbmpqError, NonFiniteError
+from hwbmpq.graph.operations import first_tensor
 from hwbmpq.quant import CALIBRATION_BATCHES, InputQuantizer
-from hwbmpq.sensitivity.loss import classification_loss
-from hwbmpq.sensitivity.measurement import Batch, SensitivityInputs
-from hwbmpq.sensitivity.tap import WeightCapture
+from hwbmpq.sensitivity.measure import Batch, SensitivityInputs
+from hwbmpq.sensitivity.weight_capture import capture_weights
 from hwbmpq.values import FLOAT_BITS
 
-Result = TypeVar("Result")
+
+def classification_loss(output: object, labels: Tensor, where: str) -> Tensor:
+    """Mean cross entropy over a batch; ``where`` is what errors call the batch."""
+    logits = first_tensor(output)
+    if logits is None or logits.dim() != 2 or len(logits) != len(labels):
+        shape = "no tensor" if logits is None else f"shape {tuple(logits.shape)}"
+        raise HwbmpqError(
+            f"{where}: the network returns {shape} for {len(labels)} labels, not one score per image and class",
+            hint="sensitivity from data needs a classifier; the method weight_error needs no data",
+        )
+    lowest, highest = int(labels.min()), int(labels.max())
+    if lowest < 0 or highest >= logits.shape[1]:
+        bad = lowest if lowest < 0 else highest
+        raise HwbmpqError(
+            f"{where} has the label {bad}, but the network has {logits.shape[1]} outputs, 0 to {logits.shape[1] - 1}",
+            hint="use a network with as many outputs as the data has classes",
+        )
+    loss = F.cross_entropy(logits, labels)
+    if not bool(torch.isfinite(loss)):
+        raise NonFiniteError(
+            f"{where}: the loss is {loss.item()}",
+            hint="check the images for infinite values, and the loaded weights",
+        )
+    return loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +77,7 @@ class Step:
 def run_steps(measurement: SensitivityInputs, network: nn.Module) -> Iterator[Step]:
     """Calibrate the input quantizers on the first batches, then take all batches one by one.
 
-    ``network`` is one of the measurement's copies. The batches are gone through once, so that a generator will do.
+    ``network`` is one of the measurement's copies. The batches are read once, so a generator will do.
     """
     batches = (
         _checked(batch, f"batch {number}", network) for number, batch in enumerate(measurement.batches)
@@ -64,10 +87,13 @@ def run_steps(measurement: SensitivityInputs, network: nn.Module) -> Iterator[St
         raise HwbmpqError("there are no images to measure sensitivity with", hint="give at least one batch")
     if any(precision.activation_bits != FLOAT_BITS for precision in measurement.precisions.values()):
         _calibrate(network, first)
-    tap = WeightCapture(network, measurement.layers)
+    captured = capture_weights(network, measurement.layers)
     for number, (images, labels) in enumerate(chain(first, batches)):
         name = f"batch {number}"
-        output, leaves = _forward(tap.run, images, name)
+        for found in captured.values():
+            found.clear()
+        output = _forward(network, images, name)
+        leaves = {layer: _all_runs(layer, found) for layer, found in captured.items()}
         loss = classification_loss(output, labels, name)
         yield Step(name=name, inputs=images, loss=loss, leaves=leaves)
         if measurement.on_batch is not None:
@@ -86,9 +112,18 @@ def _calibrate(network: nn.Module, batches: Iterable[Batch]) -> None:
         quantizer.eval()
 
 
-def _forward(run: Callable[[Tensor], Result], images: Tensor, name: str) -> Result:
+def _all_runs(layer: str, leaves: list[Tensor]) -> list[Tensor]:
+    if not leaves:
+        raise HwbmpqError(
+            f"layer {layer!r} does not run on this data",
+            hint="describe the network with an input that takes the same path as the data",
+        )
+    return list(leaves)
+
+
+def _forward(network: nn.Module, images: Tensor, name: str) -> object:
     try:
-        return run(images)
+        return network(images)
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         raise HwbmpqError(
             f"{name}: the network cannot take images of shape {tuple(images.shape)}: {error}",
@@ -100,7 +135,7 @@ def _checked(batch: object, name: str, network: nn.Module) -> Batch:
     """A batch as the network takes it: on its device, in its number format, labels as integers."""
     images, labels = batch if isinstance(batch, (tuple, list)) and len(batch) == 2 else (None, None)
     if not isinstance(images, Tensor) or not isinstance(labels, Tensor):
-        raise HwbmpqError(f"{name} is no pair of tensors (images, labels)")
+        raise HwbmpqError(f"{name} is not a pair of tensors (images, labels)")
     if labels.is_floating_point() or labels.dim() != 1 or len(labels) != len(images) or not len(labels):
         raise HwbmpqError(
             f"{name}: {len(images)} images need as many whole numbers as labels, "

@@ -4,20 +4,30 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
+from hwbmpq.quant import quantized_layers
 from hwbmpq.quant.layers import QuantizedLayer
-from hwbmpq.sensitivity.measurement import SensitivityInputs, rounding_error
+from hwbmpq.sensitivity.measure import SensitivityInputs
 from hwbmpq.sensitivity.registry import register
-from hwbmpq.sensitivity.tap import WeightCapture
+from hwbmpq.sensitivity.weight_capture import weight_without_data
 from hwbmpq.values import Sensitivity
+
+
+@register("uniform", needs_data=False, needs_weights=False)
+def measure_uniform(measurement: SensitivityInputs) -> Sensitivity:
+    """Score 1 for every layer, and no errors: the baseline that any other method has to beat."""
+    return Sensitivity(method="uniform", scores={layer.name: 1.0 for layer in measurement.layers})
 
 
 @register("weight_error", needs_data=False)
 def measure(measurement: SensitivityInputs) -> Sensitivity:
     """Errors ||W - Q(W)||²; the score is the one at the narrowest width, relative to ||W||²."""
-    tap = WeightCapture(measurement.float_copy(), measurement.layers)
-    weights = tap.weights_alone()
+    quantized = dict(quantized_layers(measurement.float_copy()))
+    weights = {
+        layer.name: weight_without_data(quantized[layer.name], layer.input_shape)
+        for layer in measurement.layers
+    }
     errors = {
-        name: squared_errors(tap.layers[name], weight, measurement.widths[name])
+        name: squared_errors(quantized[name], weight, measurement.widths[name])
         for name, weight in weights.items()
     }
     scores = {name: _relative(errors[name], weight) for name, weight in weights.items()}
@@ -26,7 +36,8 @@ def measure(measurement: SensitivityInputs) -> Sensitivity:
 
 def squared_errors(layer: QuantizedLayer, weight: Tensor, widths: Iterable[int]) -> dict[int, float]:
     """||W - Q(W)||² at each width, narrowest first."""
-    return {bits: _squared_norm(rounding_error(layer, weight, bits)) for bits in sorted(set(widths))}
+    error = layer.weight_quantizer.rounding_error
+    return {bits: _squared_norm(error(weight, bits)) for bits in sorted(set(widths))}
 
 
 def _relative(errors: dict[int, float], weight: Tensor) -> float:

@@ -5,8 +5,8 @@ from hwbmpq.training.evaluation import Evaluation as Evaluation
 from hwbmpq.training.evaluation import evaluate as evaluate
 from hwbmpq.training.hooks import StepReport as StepReport
 from hwbmpq.training.hooks import TrainingHook as TrainingHook
-from hwbmpq.training.paper_recipes import PAPER_RECIPES as PAPER_RECIPES
-from hwbmpq.training.paper_recipes import get_paper_recipe as get_paper_recipe
+from hwbmpq.training.recipes import PAPER_RECIPES as PAPER_RECIPES
+from hwbmpq.training.recipes import get_paper_recipe as get_paper_recipe
 from hwbmpq.training.run_directory import RunDirectory as RunDirectory
 from hwbmpq.training.run_directory import of_best as of_best
 from hwbmpq.training.settings import RunSettings as RunSettings

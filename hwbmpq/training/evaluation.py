@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.sensitivity.loss import first_tensor
-from hwbmpq.training.model_runs import modes_kept
+from hwbmpq.graph.operations import first_tensor
+from hwbmpq.quant.layers import eval_mode
 
 EVALUATION_BATCH = 250
 
@@ -27,19 +27,15 @@ def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Eval
     """Accuracy and loss in evaluation mode; modules are then put back into the modes they were in."""
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     totals = torch.zeros(3, dtype=torch.float64)
-    with modes_kept(model), torch.no_grad():
+    with eval_mode(model), torch.no_grad():
         for images, labels in batches:
-            totals += _batch_totals(model, images.to(device), labels.to(device)).cpu()
+            logits, labels = first_tensor(model(images.to(device))), labels.to(device)
+            if logits is None or logits.dim() != 2:
+                raise HwbmpqError("the network returns no scores, one per image and class")
+            loss = F.cross_entropy(logits.float(), labels, reduction="sum")
+            correct = (logits.argmax(dim=1) == labels).sum()
+            totals += torch.stack([correct.float(), loss, loss.new_tensor(len(labels))]).cpu()
     correct, loss, count = totals.tolist()
     if not count:
         raise HwbmpqError("there are no images to evaluate on")
     return Evaluation(accuracy=correct / count, loss=loss / count, images=int(count))
-
-
-def _batch_totals(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-    logits = first_tensor(model(images))
-    if logits is None or logits.dim() != 2:
-        raise HwbmpqError("the network returns no scores, one per image and class")
-    loss = F.cross_entropy(logits.float(), labels, reduction="sum")
-    correct = (logits.argmax(dim=1) == labels).sum()
-    return torch.stack([correct.float(), loss, loss.new_tensor(len(labels))])

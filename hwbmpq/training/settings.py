@@ -16,16 +16,16 @@ from pydantic import (
 )
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.registry import DATA_SOURCES, METHODS, OBJECTIVES, SENSITIVITIES, SOLVERS
+from hwbmpq.registry import DATA_SOURCES, METHODS, OBJECTIVES, QUANTIZERS, SENSITIVITIES, SOLVERS
 from hwbmpq.search.config import AllocationConfig, setting_problems
-from hwbmpq.training.paper_recipes import get_paper_recipe
-from hwbmpq.training.recipes import recipe_for
+from hwbmpq.training.recipes import get_paper_recipe, recipe_for
 
 _CHOSEN_BY_NAME = {
     "method": METHODS,
     "objective": OBJECTIVES,
     "solver": SOLVERS,
     "sensitivity": SENSITIVITIES,
+    "quantizer": QUANTIZERS,
 }
 
 

@@ -1,5 +1,7 @@
 """What has to fit before training starts: network, images and machine."""
 
+import ctypes
+import platform
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -10,8 +12,27 @@ from torch import Tensor, nn
 from hwbmpq.data.batches import Batches, LoaderBatches, LoaderImages, TrainingBatches
 from hwbmpq.data.images import ImageData, LabelledImages
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.sensitivity.loss import first_tensor
-from hwbmpq.training.model_runs import modes_kept
+from hwbmpq.graph.operations import first_tensor
+from hwbmpq.quant.layers import eval_mode
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc, malloc.h
+_LARGEST_INT = 2**31 - 1
+_LARGEST_MMAP_THRESHOLD = 32 * 2**20  # glibc refuses more
+
+
+def keep_freed_memory() -> bool:
+    """Let glibc keep freed memory for the next training step; whether that was possible.
+
+    By default it hands large blocks back to the operating system, which clears them page by page when the
+    same tensors are allocated again in the next step. Helps training on CPU; the process keeps the memory
+    of its busiest moment. Does nothing where the C library is not glibc.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    libc = ctypes.CDLL(None)
+    kept = libc.mallopt(_M_TRIM_THRESHOLD, _LARGEST_INT)
+    return bool(libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD) and kept)
+
 
 CALIBRATION_BATCH = 16
 """Images in a batch of a calibration pass."""
@@ -63,7 +84,7 @@ def calibration_batches(
 def check_outputs(network: nn.Module, data: ImageData, *, at_least: bool = False) -> None:
     """An error unless the network has one output for each class of the images (``at_least``: or more)."""
     try:
-        with modes_kept(network), torch.no_grad():
+        with eval_mode(network), torch.no_grad():
             output = first_tensor(network(example_input(network, data.train)))
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         size = "x".join(map(str, data.train.input_size))

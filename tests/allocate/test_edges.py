@@ -308,16 +308,16 @@ def test_a_frontier_under_budgets_that_cannot_be_met_says_so() -> None:
 
 def test_an_explanation_keeps_its_time() -> None:
     rng = random.Random(1)
-    layers = [f"l{i}" for i in range(120)]
+    layers = [f"l{i}" for i in range(60)]
     values = {layer: {w: rng.random() * w for w in (2, 4, 8)} for layer in layers}
     rows = [
         {layer: {w: rng.randint(1, 99) * w for w in (2, 4, 8)} for layer in rng.sample(layers, 6)}
-        for _ in range(200)
+        for _ in range(100)
     ]
     allocation = solve(values, {"ram": rows}, {"ram": 2000})
     start = time.monotonic()
-    explanation = explain(allocation, time_limit=1.0)
-    assert time.monotonic() - start < 10
+    explanation = explain(allocation, time_limit=0.2)
+    assert time.monotonic() - start < 2
     assert not explanation.is_complete
 
 

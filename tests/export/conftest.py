@@ -93,7 +93,7 @@ def make_calibrated(
     """Built by the same seed every time, quantized at ``widths``, calibrated by ``images``; ``change`` comes last."""
     torch.manual_seed(0)
     network = build().eval()
-    options = {"precision": 8, "end_precision": None} | options
+    options = {"precision": 8, "first_last_precision": None} | options
     prepare(network, hwbmpq.describe(network, images[:1]), **options)
     assign(network, widths or {})
     with torch.no_grad():

@@ -18,7 +18,7 @@ from hwbmpq.errors import HwbmpqError
 from hwbmpq.export import OnnxNetwork, compare, onnx_graph, stored_weights
 from hwbmpq.measure import accumulates_int32_here
 from hwbmpq.quant import QuantizedLayer, quantized_layers
-from hwbmpq.quant.ranges import largest_code
+from hwbmpq.quant.functional import largest_code
 
 Exported = Any  # of conftest.py
 Calibrated = Callable[..., nn.Module]

@@ -15,7 +15,7 @@ from torch.nn.utils import prune
 from hwbmpq.data.torchvision_import import import_timm
 from hwbmpq.export import stored_weights
 from hwbmpq.quant import QuantizedLayer
-from hwbmpq.quant.ranges import largest_code
+from hwbmpq.quant.functional import largest_code
 
 Exported = Any  # of conftest.py
 Relative = Callable[[Any, Any], float]

@@ -114,14 +114,14 @@ def test_the_network_is_left_as_it_was() -> None:
     model[1].eval()
     before = copy.deepcopy(model.state_dict())
     modes = [module.training for module in model.modules()]
-    watch = model[0].weight_watch = lambda weight: None
+    watch = model[0].weight_quantizer.register_forward_pre_hook(lambda *_: None)
     random = torch.get_rng_state()
     stored_weights(model, torch.rand(1, 3, 8, 8, generator=torch.Generator()))
     assert [module.training for module in model.modules()] == modes
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), random)
-    assert model[0].weight_watch is watch
-    assert "quantize_weight" not in vars(model[0])
+    assert list(model[0].weight_quantizer._forward_pre_hooks) == [watch.id]
+    assert not model[0].weight_quantizer._forward_hooks
     assert model[0].activation_bits == 16
     assert not model[0].input_quantizer.calibration.has_range
 

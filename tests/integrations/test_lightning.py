@@ -304,7 +304,7 @@ def test_another_number_of_epochs_is_refused(trained: Any) -> None:
 
 
 def test_a_network_that_is_not_trained_is_refused(trained: Any) -> None:
-    with pytest.raises(HwbmpqError, match="no part of Classifier"):
+    with pytest.raises(HwbmpqError, match="not part of Classifier"):
         fit(Classifier(), trained[1])
 
 

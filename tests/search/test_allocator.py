@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from hwbmpq.allocate import InfeasibleBudget
 from hwbmpq.errors import HwbmpqError, UnknownNameError
-from hwbmpq.quant import InputQuantizer, quantized_layers
-from hwbmpq.quant.ranges import largest_code
+from hwbmpq.quant import InputQuantizer, WeightQuantizer, quantized_layers
+from hwbmpq.quant.functional import largest_code
 from hwbmpq.search.allocator import BitAllocator
 from hwbmpq.values import Precision, Sensitivity
 
@@ -119,7 +119,7 @@ def test_modules_and_parameters_stay_the_users_own() -> None:
     allocator = allocator_for(model)
     allocator.decide(Sensitivity(method="enbg", scores=dict.fromkeys([*ENDS, *FREE], 1.0)))
     assert allocator.model is model
-    assert [m for m in model.modules() if not isinstance(m, InputQuantizer)] == modules
+    assert [m for m in model.modules() if not isinstance(m, (InputQuantizer, WeightQuantizer))] == modules
     own = {name: p for name, p in model.named_parameters() if not name.endswith("alpha")}
     assert own.keys() == parameters.keys()
     assert all(own[name] is parameters[name] for name in parameters)

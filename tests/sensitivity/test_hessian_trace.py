@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import hwbmpq
 from hwbmpq.sensitivity.hessian_trace import batch_traces
-from hwbmpq.sensitivity.measurement import SensitivityInputs
+from hwbmpq.sensitivity.measure import SensitivityInputs
 from hwbmpq.sensitivity.steps import Step, run_steps
 from hwbmpq.values import Precision, Sensitivity
 

@@ -13,7 +13,7 @@ import hwbmpq
 from hwbmpq.errors import HwbmpqError, NonFiniteError, UnknownNameError
 from hwbmpq.quant import InputQuantizer, QuantizedLayer, prepare
 from hwbmpq.sensitivity import OUR_METHODS, measure_sensitivity, methods, register
-from hwbmpq.sensitivity.measurement import SensitivityInputs
+from hwbmpq.sensitivity.measure import SensitivityInputs
 from hwbmpq.sensitivity.steps import run_steps
 from hwbmpq.values import Precision, Sensitivity
 
@@ -54,7 +54,7 @@ def test_no_hook_gradient_or_quantizer_is_left(
     assert hooks_of(tiny_cnn) == 0
     assert all(parameter.grad is None for parameter in tiny_cnn.parameters())
     assert not any(isinstance(m, (QuantizedLayer, InputQuantizer)) for m in tiny_cnn.modules())
-    assert "quantize_weight" not in vars(tiny_cnn[0])
+    assert "weight_quantizer" not in tiny_cnn[0]._modules
 
 
 @every_method
@@ -207,8 +207,8 @@ def test_infinite_weights_name_the_layer(measured: Measured, tiny_cnn: nn.Module
         (lambda x, y: (x, y[:2]), r"batch 0: 4 images .* of shape \(2,\)"),
         (lambda x, y: (x[:0], y[:0]), "batch 0: 0 images"),
         (lambda x, y: (x[:, :, :4], y), r"batch 0: the network cannot take images of shape \(4, 3, 4, 8\)"),
-        (lambda x, y: x, "batch 0 is no pair of tensors"),
-        (lambda x, y: (x, y.tolist()), "batch 0 is no pair of tensors"),
+        (lambda x, y: x, "batch 0 is not a pair of tensors"),
+        (lambda x, y: (x, y.tolist()), "batch 0 is not a pair of tensors"),
     ],
     ids="high negative float short empty size images-only list".split(),
 )
@@ -229,7 +229,7 @@ def test_a_network_that_does_not_classify_is_refused(measured: Measured, batch: 
     [
         ({}, {"0": (4, 8)}, "no precision is given for layer '0'"),
         ({"0": 8}, {}, "no weight widths are given for layer '0'"),
-        ({"0": 8}, {"0": (4, 17)}, "layer '0': 17 is no weight width"),
+        ({"0": 8}, {"0": (4, 17)}, "layer '0': 17 is not a weight width"),
     ],
     ids=["precision", "widths", "no-width"],
 )

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from hwbmpq.quant import fake_quantize_weight
-from hwbmpq.quant.ranges import largest_code
-from hwbmpq.training.ptq.gptq import best_scale, damped, gptq_round, nearest_codes
+from hwbmpq.quant.functional import largest_code
+from hwbmpq.training.ptq.rounding import best_scale, damped, gptq_round, nearest_codes
 
 every_width = pytest.mark.parametrize("bits", range(2, 9))
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from hwbmpq.training.learning_rate import learning_rate
 from hwbmpq.training.settings import RunSettings
+from hwbmpq.training.trainer import learning_rate
 
 
 def settings(**given: Any) -> RunSettings:

@@ -15,9 +15,10 @@ import hwbmpq
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.quant import InputQuantizer, assign, prepare, quantized_layers
 from hwbmpq.quant.input_quantizer import best_clip
+from hwbmpq.training.ptq.calibration import calibrate_inputs, reestimate_batch_norm
 from hwbmpq.training.ptq.input_capture import CapturedInput, InputCapture
-from hwbmpq.training.ptq.post_training import calibrate_inputs, post_training, reestimate_batch_norm
-from hwbmpq.training.ptq.weight_rounding import round_weights
+from hwbmpq.training.ptq.rounding import round_weights
+from hwbmpq.training.ptq.run import post_training
 
 Prepared = Callable[..., nn.Module]
 
@@ -30,7 +31,7 @@ def batches(generator: torch.Generator) -> list[Tensor]:
 @pytest.fixture
 def prepared() -> Prepared:
     def prepare_(network: nn.Module, example: Tensor, bits: int = 3, **options: Any) -> nn.Module:
-        options = {"precision": (bits, 8), "end_precision": None, "per_channel": True} | options
+        options = {"precision": (bits, 8), "first_last_precision": None, "per_channel": True} | options
         return prepare(network, hwbmpq.describe(network.eval(), example), **options)
 
     return prepare_
@@ -226,7 +227,7 @@ def test_modes_norms_and_hooks_stay(tiny_cnn: nn.Module, batches: list[Tensor], 
     assert [module.training for module in network.modules()] == modes
     assert all(torch.equal(norm[key], value) for key, value in network[1].state_dict().items())
     assert [layer.precision for _, layer in quantized_layers(network)] == precisions
-    assert "quantize_weight" not in vars(network[0])
+    assert not network[0].weight_quantizer._forward_hooks
     assert done == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 

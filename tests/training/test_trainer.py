@@ -18,10 +18,9 @@ from hwbmpq.quant import quantized_layers
 from hwbmpq.search.allocator import BitAllocator
 from hwbmpq.training.evaluation import Evaluation, evaluate
 from hwbmpq.training.hooks import StepReport, TrainingHook
-from hwbmpq.training.learning_rate import learning_rate
 from hwbmpq.training.run_directory import RunDirectory
 from hwbmpq.training.settings import RunSettings, resolve_settings
-from hwbmpq.training.trainer import Trainer
+from hwbmpq.training.trainer import Trainer, learning_rate
 
 CLASSES = 5
 TRAIN_IMAGES, TEST_IMAGES = 48, 20

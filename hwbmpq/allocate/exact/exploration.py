@@ -115,12 +115,6 @@ class _List:
     history: list[tuple[int, NDArray[np.int32], NDArray[np.int16]]] = field(default_factory=list)
     """For each group that was added: parents and choices of the states."""
 
-    def trace(self, state: int, picks: Picks) -> None:
-        """Write a state's choices into ``picks``."""
-        for group, parents, choices in reversed(self.history):
-            picks[group] = choices[state]
-            state = int(parents[state])
-
 
 class Exploration:
     """All assignments of a core that are made of kept choices and reach a target value.
@@ -194,7 +188,16 @@ class Exploration:
                 return None
             if self._is_late():
                 self._beam = min(self._beam or _LATE_BEAM, _LATE_BEAM)
-        return self._joined()
+        first_list, second_list = self._lists
+        pair, self.is_joined = best_pair(
+            (first_list.values, first_list.costs),
+            (second_list.values, second_list.costs),
+            self._room,
+            self._prices[0],
+            self._floors[0],
+            lambda pair: self._accepts(self._traced(pair)),
+        )
+        return None if pair is None else self._traced(pair)
 
     def _grow(self, states: _List, position: int, favourites: Floats, cheapest: Floats) -> None:
         """Extend every state by every choice of a group, and drop what cannot reach the target."""
@@ -239,23 +242,12 @@ class Exploration:
             keep = np.sort(keep[np.argpartition(-excess[keep], most)[:most]])
         return keep
 
-    def _joined(self) -> Picks | None:
-        first, second = self._lists
-        pair, is_whole = best_pair(
-            (first.values, first.costs),
-            (second.values, second.costs),
-            self._room,
-            self._prices[0],
-            self._floors[0],
-            lambda pair: self._accepts(self._traced(pair)),
-        )
-        self.is_joined = is_whole
-        return None if pair is None else self._traced(pair)
-
     def _traced(self, pair: tuple[int, int]) -> Picks:
         picks: Picks = self._picks.copy()
         for states, state in zip(self._lists, pair, strict=True):
-            states.trace(state, picks)
+            for group, parents, choices in reversed(states.history):
+                picks[group] = choices[state]
+                state = int(parents[state])
         return picks
 
 

@@ -1,6 +1,6 @@
 """The best assignment of a whole problem by exact search: few rows first, others once they are overshot."""
 
-from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 from scipy.optimize import linprog
@@ -47,6 +47,9 @@ _FEW_ROWS = 8
 """Rows that are looked at from the start; of many (the steps of a schedule), most never matter."""
 
 
+_NOTHING_FITS = Found(picks=None, value=-np.inf, bound=-np.inf)
+
+
 def is_proven(value: float, bound: float) -> bool:
     return bound - value <= PROOF * abs(value)
 
@@ -58,12 +61,19 @@ def prove(problem: AllocationProblem, deadline: float, incumbent: Picks | None =
     """
     tableau = presolve(build_tableau(problem))
     if tableau.is_infeasible:
-        return Found(picks=None, value=-np.inf, bound=-np.inf)
+        return _NOTHING_FITS
     load = np.where(tableau.is_open, tableau.costs, 0.0).max(axis=2).sum(axis=1) / tableau.room
     active = set(np.argsort(-load, kind="stable")[:_FEW_ROWS].tolist())
     rows = problem.limited_rows
     while True:
-        found = _search(problem, tableau.only_rows(sorted(active)), deadline, incumbent)
+        smaller = tableau.only_rows(sorted(active))
+        search = _search(problem, smaller, deadline) if smaller.rows else None
+        if search is not None:
+            if incumbent is not None:
+                search.offer(undominated(smaller, incumbent))
+            found = search.run(proof=PROOF)
+        else:
+            found = _NOTHING_FITS if smaller.rows else _unlimited(smaller)
         if found.picks is None:
             return found
         bits = problem.bits(found.picks.tolist())
@@ -75,22 +85,28 @@ def prove(problem: AllocationProblem, deadline: float, incumbent: Picks | None =
         active.update(over)
 
 
-def _search(problem: AllocationProblem, tableau: Tableau, deadline: float, incumbent: Picks | None) -> Found:
-    if not tableau.rows:
-        picks = np.where(tableau.is_open, tableau.values, -np.inf).argmax(axis=1)
-        value = tableau.values_of(picks)
-        return Found(picks=picks, value=value, bound=value)
+def _search(problem: AllocationProblem, tableau: Tableau, deadline: float) -> ExactSearch | None:
+    """The search of a tableau that has rows; None if nothing fits."""
     prices = row_prices(tableau)
     if prices is None:
         if tableau.is_open.sum() > _FEW_CHOICES:
-            return Found(picks=None, value=-np.inf, bound=-np.inf)
+            return None
         prices = np.zeros(len(tableau.rows))  # a budget met to the last digit: only the search can tell
-    search = ExactSearch(
-        tableau, prices, accepts=lambda picks: _holds(problem, tableau.rows, picks), deadline=deadline
-    )
-    if incumbent is not None:
-        search.offer(undominated(tableau, incumbent))
-    return search.run(proof=PROOF)
+    rows = [problem.limited_rows[row] for row in tableau.rows]
+
+    def accepts(picks: Picks) -> bool:
+        """In exact arithmetic."""
+        bits = problem.bits(picks.tolist())
+        return all(row.exact_total(bits) <= Fraction(row.budget) for row in rows)
+
+    return ExactSearch(tableau, prices, accepts=accepts, deadline=deadline)
+
+
+def _unlimited(tableau: Tableau) -> Found:
+    """Every group at its best."""
+    picks = np.where(tableau.is_open, tableau.values, -np.inf).argmax(axis=1)
+    value = tableau.values_of(picks)
+    return Found(picks=picks, value=value, bound=value)
 
 
 def undominated(tableau: Tableau, picks: Picks) -> Picks | None:
@@ -106,9 +122,3 @@ def undominated(tableau: Tableau, picks: Picks) -> Picks | None:
             return None
         picks[g] = int(better.argmax())
     return picks
-
-
-def _holds(problem: AllocationProblem, rows: Sequence[int], picks: Picks) -> bool:
-    """Whether the rows hold, in exact arithmetic."""
-    bits = problem.bits(picks.tolist())
-    return all(problem.limited_rows[row].holds(bits) for row in rows)

@@ -1,4 +1,4 @@
-"""A checksum inside an ONNX file, by which whoever loads it knows whether it is as it was written.
+"""A checksum inside an ONNX file, which shows on loading whether the file has changed since it was written.
 
 ONNX Runtime notices a damaged graph, mostly, but no flipped bit of a weight.
 """

@@ -6,8 +6,6 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from hwbmpq.export.onnx.storage import integer_tensor
-
 
 class GraphEditor:
     """Adds constants and nodes to one graph; equal names are made different."""
@@ -30,18 +28,31 @@ class GraphEditor:
         key = (name, kind, array.item() if array.ndim == 0 else None)
         if array.ndim == 0 and key in self._shared:
             return self._shared[key]
-        tensor = (
-            ir.Tensor(array.astype(np.float32))
-            if kind == ir.DataType.FLOAT
-            else integer_tensor(array.astype(np.int64), kind)
-        )
-        tensor.name = self.fresh(name)
+        # Integers narrower than a byte are packed in the file.
+        tensor = ir.Tensor(array.astype(kind.numpy()), dtype=kind, name=self.fresh(name))
         value = ir.Value(
             name=tensor.name, shape=ir.Shape(array.shape), type=ir.TensorType(kind), const_value=tensor
         )
         self.graph.register_initializer(value)
         self._shared[key] = value
         return value
+
+    def step(self, name: str, scale: float, zero: int, kind: ir.DataType) -> list[ir.Value]:
+        """The scale and zero point of a quantizer."""
+        return [
+            self.constant(f"{name}_scale", scale),
+            self.constant(f"{name}_zero", np.int64(zero), kind),
+        ]
+
+    def bounds(
+        self, name: str, low: float, high: float, kind: ir.DataType = ir.DataType.FLOAT
+    ) -> list[ir.Value]:
+        """What values, or codes, are clipped at."""
+        end = "" if kind == ir.DataType.FLOAT else "_code"
+        return [
+            self.constant(f"{name}_low{end}", np.asarray(low), kind),
+            self.constant(f"{name}_high{end}", np.asarray(high), kind),
+        ]
 
     def fresh(self, name: str) -> str:
         """The name, with a number behind it if it is taken."""
@@ -90,14 +101,14 @@ class GraphEditor:
 
 
 def constant_of(value: ir.Value | None) -> NDArray[np.generic] | None:
-    """The numbers of a constant, or None if it is none."""
+    """The numbers of a constant, or None if it is not one."""
     if value is None or value.const_value is None or value.is_graph_input():
         return None
     return value.const_value.numpy()
 
 
 def only_reader(value: ir.Value) -> ir.Node | None:
-    """The node that alone reads a value, once, and that is no output of the graph."""
+    """The node that alone reads a value, once, unless it is an output of the graph."""
     uses = list(value.uses())
     return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
 

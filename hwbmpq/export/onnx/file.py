@@ -22,8 +22,8 @@ from hwbmpq.export.onnx import checksum, matmul_nbits, qdq, qonnx_form
 from hwbmpq.export.onnx.edits import GraphEditor
 from hwbmpq.export.onnx.int8_form import Int8Plan, lower_for_int8
 from hwbmpq.export.onnx.products import Product, find_products, fold_batchnorm
-from hwbmpq.export.onnx.storage import TWO_BIT_OPSET, stored_width
-from hwbmpq.export.onnx.trace import MARK_DOMAIN, TRACED_OPSET, MarkedGraph, trace_marked
+from hwbmpq.export.onnx.qdq import TWO_BIT_OPSET, stored_width
+from hwbmpq.export.onnx.trace import PLACEHOLDER_DOMAIN, TRACED_OPSET, TracedGraph, trace_network
 from hwbmpq.export.packed.contents import SizeAccount, SizeLine
 from hwbmpq.export.runtime.onnxruntime import LARGEST_FILE, as_input, output_ranges
 from hwbmpq.export.stored_weights import StoredWeight, stored_weights
@@ -57,7 +57,7 @@ class OnnxGraph:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What to say aloud."""
+        """What a user should know about the file."""
         found = [
             f"{bits}-bit weights are stored as {width}-bit integers" for bits, width in self.widened.items()
         ]
@@ -112,7 +112,7 @@ def onnx_graph(
     _check_kind(model)
     weights = stored_weights(model, example_input)
     # Those who read Quant nodes want to know all shapes.
-    traced = trace_marked(model, example_input, weights, any_batch=form != "qonnx")
+    traced = trace_network(model, example_input, weights, any_batch=form != "qonnx")
     lowering = _Lowering(traced, weights, facts or {})
     if form == "int8":
         batches = [as_input(example_input)] if calibration is None else list(calibration)
@@ -139,7 +139,7 @@ def _check_kind(model: nn.Module) -> None:
 
 
 def write_onnx(graph: OnnxGraph, path: str | Path) -> Path:
-    """Write a graph to a file, which is whole at any moment, or not there yet."""
+    """Write a graph to a file, atomically."""
     path = Path(path)
     with atomic_write(path) as file:
         file.write(graph.content)
@@ -150,7 +150,7 @@ class _Lowering:
     """One copy of a traced graph on its way to plain ONNX."""
 
     def __init__(
-        self, traced: MarkedGraph, weights: Mapping[str, StoredWeight], facts: Mapping[str, Any]
+        self, traced: TracedGraph, weights: Mapping[str, StoredWeight], facts: Mapping[str, Any]
     ) -> None:
         self.traced = traced.copy()
         self.facts = facts
@@ -167,22 +167,22 @@ class _Lowering:
     def to_qdq(self) -> None:
         for product in self.products:
             qdq.lower_weight(product, self.editor)
-        for mark in list(qdq.activation_marks(self.traced)):
-            qdq.lower_activation(mark, self.editor)
+        for quant in qdq.activation_quants(self.traced):
+            qdq.lower_activation(quant, self.editor)
 
     def to_qonnx(self) -> None:
         for product in self.products:
             qonnx_form.lower_weight(product, self.editor)
-        for mark in list(qdq.activation_marks(self.traced)):
-            qonnx_form.lower_activation(mark, self.editor)
+        for quant in qdq.activation_quants(self.traced):
+            qonnx_form.lower_activation(quant, self.editor)
         self.traced.model.opset_imports[qonnx_form.QUANT_DOMAIN] = 1
 
     def to_int8(
         self, exact: "_Lowering", batches: Iterable[NDArray[np.float32]], *, accumulates_int32: bool
     ) -> None:
         """``exact`` is another copy, which gives the ranges."""
-        marks = _by_node(qdq.activation_marks(self.traced))
-        self.plan = Int8Plan(products=self.products, marks=marks, accumulates_int32=accumulates_int32)
+        quants = {quant.node: quant for quant in qdq.activation_quants(self.traced)}
+        self.plan = Int8Plan(products=self.products, quants=quants, accumulates_int32=accumulates_int32)
         exact.to_qdq()
         ranges = (
             output_ranges(exact.content(also=tuple(self.plan.rounded)), batches) if self.plan.rounded else {}
@@ -197,11 +197,10 @@ class _Lowering:
         values = {value.name: value for node in graph for value in node.outputs}
         graph.outputs.extend(values[name] for name in also)
         passes.RemoveUnusedNodesPass()(self.traced.model)
-        passes.DeduplicateHashedInitializersPass()(
-            self.traced.model
-        )  # of layers that run twice or share a weight
+        # Of layers that run twice or share a weight.
+        passes.DeduplicateHashedInitializersPass()(self.traced.model)
         passes.ClearMetadataAndDocStringPass()(self.traced.model)  # where in whose source a node came from
-        self.traced.model.opset_imports.pop(MARK_DOMAIN, None)
+        self.traced.model.opset_imports.pop(PLACEHOLDER_DOMAIN, None)
         self.traced.model.opset_imports[""] = self.opset
         self.traced.model.ir_version = _IR_VERSION[self.opset]
         proto = ir.to_proto(self.traced.model)
@@ -248,12 +247,8 @@ def _layers(products: Iterable[Product]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(product.layer for product in products))
 
 
-def _by_node(marks: Iterable[qdq.ActivationMark]) -> dict[ir.Node, qdq.ActivationMark]:
-    return {mark.node: mark for mark in marks}
-
-
 def _account(graph: ir.Graph, weights: Mapping[str, StoredWeight], total: int) -> SizeAccount:
-    """Where the bytes of a file are. What was foretold are the weights at their widths: what a memory budget counts."""
+    """Where the bytes of a file are. Predicted are the weights at their widths: what a memory budget counts."""
     found = dict.fromkeys(("weights", "scales and ranges", "biases and norms", "other constants"), 0)
     for name, value in graph.initializers.items():
         assert value.const_value is not None

@@ -15,14 +15,14 @@ from hwbmpq.export.onnx.edits import GraphEditor, bypass, constant_of, only_read
 from hwbmpq.export.onnx.int8_weights import (
     BYTE,
     MIDDLE,
-    ByteWeight,
-    byte_weight,
+    Int8Weight,
     has_known_bias,
-    insert_byte_weight,
+    insert_int8_weight,
+    int8_weight,
 )
 from hwbmpq.export.onnx.matmul_nbits import fits_matmul_nbits, to_matmul_nbits
 from hwbmpq.export.onnx.products import Product
-from hwbmpq.export.onnx.qdq import ActivationMark, lower_activation
+from hwbmpq.export.onnx.qdq import ActivationQuant, lower_activation
 
 _INTEGER_KERNELS = ("Conv", "Gemm", "MatMul")
 _MADE_INTEGER = ("Conv", "ConvTranspose", "Gemm")
@@ -36,20 +36,20 @@ class Int8Plan:
     """Which products become integer kernels, and where their outputs have to be rounded for it."""
 
     products: list[Product]
-    marks: Mapping[ir.Node, ActivationMark]
+    quants: Mapping[ir.Node, ActivationQuant]
     accumulates_int32: bool = False
     """Whether the processor adds products of bytes in 32 bits: Arm's do, and x86 with VNNI."""
-    integer: dict[Product, ByteWeight] = field(default_factory=dict)
+    integer: dict[Product, Int8Weight] = field(default_factory=dict)
     matmul_nbits: list[Product] = field(default_factory=list)
     """Linear layers whose inputs stay wide: MatMulNBits runs them."""
     rounded: dict[str, ir.Value] = field(default_factory=dict)
     """By name: the values that get a rounding of their own."""
     moved: dict[ir.Node, ir.Value] = field(default_factory=dict)
-    """Marks that move up, to right behind a kernel, and the value that they then round."""
+    """Quantizers that move up, to right behind a kernel, and the value that they then round."""
 
     def __post_init__(self) -> None:
         for product in self.products:
-            weight = self._byte_weight(product)
+            weight = self._int8_weight(product)
             if weight is not None:
                 self.integer[product] = weight
             elif fits_matmul_nbits(product):
@@ -58,36 +58,36 @@ class Int8Plan:
             if product.node.op_type == "Conv":
                 self._find_rounding(_tail(product.node))
 
-    def input_mark(self, product: Product) -> ActivationMark | None:
+    def input_quant(self, product: Product) -> ActivationQuant | None:
         value = product.node.inputs[0]
         producer = None if value is None else value.producer()
-        return None if producer is None else self.marks.get(producer)
+        return None if producer is None else self.quants.get(producer)
 
-    def _byte_weight(self, product: Product) -> ByteWeight | None:
-        mark = self.input_mark(product)
-        if mark is None or mark.bits > BYTE or product.bits > BYTE:
+    def _int8_weight(self, product: Product) -> Int8Weight | None:
+        quant = self.input_quant(product)
+        if quant is None or quant.bits > BYTE or product.bits > BYTE:
             return None
         if product.node.op_type not in _INTEGER_KERNELS or not has_known_bias(product):
             return None
-        return byte_weight(product, mark, accumulates_int32=self.accumulates_int32)
+        return int8_weight(product, quant, accumulates_int32=self.accumulates_int32)
 
     def _find_rounding(self, tail: ir.Value) -> None:
         """Where a kernel's output is rounded: by its only reader, behind operations that keep order, or by nobody."""
         reader = only_reader(tail)
         while reader is not None and reader.op_type in _ORDER_KEEPING:
             reader = only_reader(reader.outputs[0])
-        if reader is not None and reader in self.marks and self.marks[reader].bits <= BYTE:
+        if reader is not None and reader in self.quants and self.quants[reader].bits <= BYTE:
             self.moved[reader] = tail
         else:
             self.rounded[tail.name or ""] = tail
 
 
 def lower_for_int8(plan: Int8Plan, ranges: Mapping[str, tuple[float, float]], editor: GraphEditor) -> None:
-    """Turn all marks into bytes where they fit; what is wider stays in float."""
+    """Turn all quantizers into bytes where they fit; what is wider stays in float."""
     for product in plan.products:
-        mark = plan.input_mark(product)
-        if product in plan.integer and mark is not None:
-            insert_byte_weight(product, plan.integer[product], mark, editor)
+        quant = plan.input_quant(product)
+        if product in plan.integer and quant is not None:
+            insert_int8_weight(product, plan.integer[product], quant, editor)
         elif product in plan.matmul_nbits:
             to_matmul_nbits(product, editor)
         else:
@@ -95,11 +95,11 @@ def lower_for_int8(plan: Int8Plan, ranges: Mapping[str, tuple[float, float]], ed
             product.node.replace_input_with(1, editor.constant(f"{product.layer}.weight_float", weight))
     for name, value in plan.rounded.items():
         _add_rounding(value, name, ranges[name], editor)
-    for node, mark in plan.marks.items():
-        if mark.bits <= BYTE:
-            _byte_activation(mark, plan.moved.get(node), editor)
+    for node, quant in plan.quants.items():
+        if quant.bits <= BYTE:
+            _int8_activation(quant, plan.moved.get(node), editor)
         else:
-            lower_activation(mark, editor)
+            lower_activation(quant, editor)
     for node in list(editor.graph):
         _keep_in_float(node, editor)
 
@@ -111,9 +111,7 @@ def _keep_in_float(node: ir.Node, editor: GraphEditor) -> None:
     value = node.inputs[0]
     if _is_dequantized(value):
         largest = float(np.finfo(np.float32).max)
-        bounds = [
-            editor.constant(f"float_{end}", limit) for end, limit in (("low", -largest), ("high", largest))
-        ]
+        bounds = editor.bounds("float", -largest, largest)
         kept = editor.before(node, "Clip", [value, *bounds], f"{node.outputs[0].name}.input_kept")
         node.replace_input_with(0, kept)
 
@@ -140,48 +138,48 @@ def _clip_bounds(node: ir.Node | None) -> tuple[float, float] | None:
     return low, high
 
 
-def _byte_activation(mark: ActivationMark, tail: ir.Value | None, editor: GraphEditor) -> None:
+def _int8_activation(quant: ActivationQuant, tail: ir.Value | None, editor: GraphEditor) -> None:
     """Round to bytes. With a ``tail``, right behind the kernel that it comes from: what is between works on bytes."""
-    last = mark.node.inputs[0]
+    last = quant.node.inputs[0]
     assert last is not None
     if tail is None:
-        codes = _byte_codes(mark, _behind_pool(mark, last, editor), _ends(mark), mark.node, editor)
+        codes = _int8_codes(quant, _behind_pool(quant, last, editor), _ends(quant), quant.node, editor)
     else:
         reader = next(use.node for use in tail.uses())
-        codes = _byte_codes(mark, *_without_clip(mark, tail), reader, editor)
-        if reader is not mark.node:
-            _run_on_bytes(reader, mark.node, tail, codes)
+        codes = _int8_codes(quant, *_without_clip(quant, tail), reader, editor)
+        if reader is not quant.node:
+            _run_on_codes(reader, quant.node, tail, codes)
             codes = last
-    name = f"{mark.name}.input"
-    step = _step(name, mark.scale, _zero(mark), editor)
-    bypass(mark.node, editor.before(mark.node, "DequantizeLinear", [codes, *step], f"{name}_values"))
+    name = f"{quant.name}.input"
+    step = editor.step(name, quant.scale, _zero(quant), ir.DataType.UINT8)
+    bypass(quant.node, editor.before(quant.node, "DequantizeLinear", [codes, *step], f"{name}_values"))
 
 
-def _zero(mark: ActivationMark) -> int:
-    return MIDDLE if mark.signed else 0
+def _zero(quant: ActivationQuant) -> int:
+    return MIDDLE if quant.signed else 0
 
 
-def _ends(mark: ActivationMark) -> tuple[int, int]:
+def _ends(quant: ActivationQuant) -> tuple[int, int]:
     """The bytes that the values are clipped at."""
-    low, high = mark.ends.values()
-    return _zero(mark) + low, _zero(mark) + high
+    low, high = quant.range
+    return _zero(quant) + low, _zero(quant) + high
 
 
-def _without_clip(mark: ActivationMark, tail: ir.Value) -> tuple[ir.Value, tuple[int, int]]:
+def _without_clip(quant: ActivationQuant, tail: ir.Value) -> tuple[ir.Value, tuple[int, int]]:
     """What a clip clips, and the bytes at which to clip instead, so that the kernel before can do without.
 
     Rounding keeps the order: clipping codes is the same as clipping values.
     """
-    clip, (low, high) = tail.producer(), _ends(mark)
+    clip, (low, high) = tail.producer(), _ends(quant)
     bounds = _clip_bounds(clip)
     if clip is None or bounds is None or clip.inputs[0] is None:
         return tail, (low, high)
-    steps = (float(np.clip(bound / mark.scale, low - _zero(mark), high - _zero(mark))) for bound in bounds)
-    lowest, highest = (_zero(mark) + round(step) for step in steps)
+    steps = (float(np.clip(bound / quant.scale, low - _zero(quant), high - _zero(quant))) for bound in bounds)
+    lowest, highest = (_zero(quant) + round(step) for step in steps)
     return clip.inputs[0], (lowest, highest)
 
 
-def _behind_pool(mark: ActivationMark, value: ir.Value, editor: GraphEditor) -> ir.Value:
+def _behind_pool(quant: ActivationQuant, value: ir.Value, editor: GraphEditor) -> ir.Value:
     """Keep a quantizer behind a pool of floats.
 
     ONNX Runtime would round first, and pool bytes by a kernel many times slower than that for floats.
@@ -189,27 +187,24 @@ def _behind_pool(mark: ActivationMark, value: ir.Value, editor: GraphEditor) -> 
     producer = value.producer()
     if producer is None or producer.op_type != "MaxPool":
         return value
-    floor = editor.constant(f"{mark.name}.input_low", mark.ends["low"] * np.float32(mark.scale))
-    return editor.before(mark.node, "Max", [value, floor], f"{mark.name}.input_above")
+    floor = editor.constant(f"{quant.name}.input_low", quant.range[0] * np.float32(quant.scale))
+    return editor.before(quant.node, "Max", [value, floor], f"{quant.name}.input_above")
 
 
-def _byte_codes(
-    mark: ActivationMark, value: ir.Value, ends: tuple[int, int], reader: ir.Node, editor: GraphEditor
+def _int8_codes(
+    quant: ActivationQuant, value: ir.Value, ends: tuple[int, int], reader: ir.Node, editor: GraphEditor
 ) -> ir.Value:
     """Quantize a value in front of its reader, and clip the codes where bytes reach farther."""
-    name = f"{mark.name}.input"
-    step = _step(name, mark.scale, _zero(mark), editor)
+    name = f"{quant.name}.input"
+    step = editor.step(name, quant.scale, _zero(quant), ir.DataType.UINT8)
     codes = editor.before(reader, "QuantizeLinear", [value, *step], f"{name}_codes")
     if ends == (0, 2**BYTE - 1):
         return codes
-    bounds = [
-        editor.constant(f"{name}_{end}_code", np.int64(code), ir.DataType.UINT8)
-        for end, code in zip(("low", "high"), ends, strict=True)
-    ]
+    bounds = editor.bounds(name, *ends, ir.DataType.UINT8)
     return editor.before(reader, "Clip", [codes, *bounds], f"{name}_clipped")
 
 
-def _run_on_bytes(start: ir.Node, end: ir.Node, value: ir.Value, codes: ir.Value) -> None:
+def _run_on_codes(start: ir.Node, end: ir.Node, value: ir.Value, codes: ir.Value) -> None:
     """Let the operations from ``start`` up to ``end`` work on codes."""
     for use in list(value.uses()):
         if use.node is start:
@@ -223,7 +218,7 @@ def _run_on_bytes(start: ir.Node, end: ir.Node, value: ir.Value, codes: ir.Value
 def _add_rounding(value: ir.Value, name: str, seen: tuple[float, float], editor: GraphEditor) -> None:
     low, high = min(seen[0], 0.0), max(seen[1], 0.0)
     scale = max((high - low) / (2**BYTE - 1), np.finfo(np.float32).tiny)
-    step = _step(f"{name}.output", scale, round(-low / scale), editor)
+    step = editor.step(f"{name}.output", scale, round(-low / scale), ir.DataType.UINT8)
     uses = list(value.uses())
     codes = editor.after(value, "QuantizeLinear", [value, *step], f"{name}.output_codes")
     rounded = editor.after(codes, "DequantizeLinear", [codes, *step], f"{name}.output_values")
@@ -233,10 +228,3 @@ def _add_rounding(value: ir.Value, name: str, seen: tuple[float, float], editor:
     if value.is_graph_output():
         assert value.graph is not None
         value.graph.outputs[value.graph.outputs.index(value)] = rounded
-
-
-def _step(name: str, scale: float, zero: int, editor: GraphEditor) -> list[ir.Value]:
-    return [
-        editor.constant(f"{name}_scale", scale),
-        editor.constant(f"{name}_zero", np.int64(zero), ir.DataType.UINT8),
-    ]

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from hwbmpq.export.onnx.edits import GraphEditor, constant_of
 from hwbmpq.export.onnx.products import Product
-from hwbmpq.export.onnx.qdq import ActivationMark
-from hwbmpq.quant.ranges import largest_code
+from hwbmpq.export.onnx.qdq import ActivationQuant
+from hwbmpq.quant.functional import largest_code
 
 BYTE = 8
 MIDDLE = 128
@@ -23,7 +23,7 @@ _FINE_BIAS = 2**20
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ByteWeight:
+class Int8Weight:
     """What a kernel multiplies with, and what it adds."""
 
     codes: NDArray[np.int64]
@@ -38,7 +38,7 @@ class ByteWeight:
         return ir.DataType.UINT8 if self.zero else ir.DataType.INT8
 
 
-def byte_weight(product: Product, mark: ActivationMark, *, accumulates_int32: bool) -> ByteWeight:
+def int8_weight(product: Product, quant: ActivationQuant, *, accumulates_int32: bool) -> Int8Weight:
     """The bytes of a product's weight, and its bias.
 
     Signed bytes, or, where those could overflow, unsigned ones, whose kernel is exact and slower; with ``accumulates_int32``
@@ -46,7 +46,7 @@ def byte_weight(product: Product, mark: ActivationMark, *, accumulates_int32: bo
     and scales divided by it: a bias is rounded to the unit of the sum, which would be coarse otherwise.
     """
     top = largest_code(product.bits, signed=True)
-    largest_input = mark.top + (MIDDLE if mark.signed else 0)
+    largest_input = quant.top + (MIDDLE if quant.signed else 0)
     room = largest_code(BYTE, signed=True)
     if not accumulates_int32:
         room = min(_LARGEST_PAIR // (2 * largest_input), room)
@@ -56,16 +56,16 @@ def byte_weight(product: Product, mark: ActivationMark, *, accumulates_int32: bo
     scale = np.broadcast_to(product.scale, codes.shape[product.axis]) / 2**shift
     bias = constant_of(product.node.inputs[2]) if len(product.node.inputs) > 2 else None
     if bias is None:
-        return ByteWeight(codes=codes.astype(np.int64) + zero, zero=zero, scale=scale, bias=None)
-    factor = _unit_factor(product, bias.astype(np.float64) / (scale * mark.scale))
+        return Int8Weight(codes=codes.astype(np.int64) + zero, zero=zero, scale=scale, bias=None)
+    factor = _unit_factor(product, bias.astype(np.float64) / (scale * quant.scale))
     scale = scale * factor
     shape = [1] * codes.ndim
     shape[product.axis] = -1
-    return ByteWeight(
+    return Int8Weight(
         codes=np.round(codes / factor.reshape(shape)).astype(np.int64) + zero,
         zero=zero,
         scale=scale,
-        bias=np.round(bias.astype(np.float64) / (scale * mark.scale)).astype(np.int64),
+        bias=np.round(bias.astype(np.float64) / (scale * quant.scale)).astype(np.int64),
     )
 
 
@@ -90,8 +90,8 @@ def has_known_bias(product: Product) -> bool:
     return constant_of(inputs[2]) is not None and product.axis == product.output_axis
 
 
-def insert_byte_weight(
-    product: Product, weight: ByteWeight, mark: ActivationMark, editor: GraphEditor
+def insert_int8_weight(
+    product: Product, weight: Int8Weight, quant: ActivationQuant, editor: GraphEditor
 ) -> None:
     """Change the graph: the product reads bytes, and a bias of 32-bit integers."""
     name, node = f"{product.layer}.weight", product.node
@@ -106,7 +106,7 @@ def insert_byte_weight(
         name = f"{product.layer}.bias"
         parts = [
             editor.constant(f"{name}_codes", weight.bias, ir.DataType.INT32),
-            editor.constant(f"{name}_scale", weight.scale * mark.scale),
+            editor.constant(f"{name}_scale", weight.scale * quant.scale),
         ]
         bias = editor.before(node, "DequantizeLinear", parts, f"{name}_values", {"axis": 0})
         node.replace_input_with(2, bias)

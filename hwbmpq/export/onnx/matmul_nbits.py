@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hwbmpq.export.onnx.edits import GraphEditor, bypass
 from hwbmpq.export.onnx.products import Product
-from hwbmpq.export.onnx.storage import stored_width
+from hwbmpq.export.onnx.qdq import stored_width
 
 DOMAIN = "com.microsoft"
 _WIDEST = 8

@@ -1,4 +1,4 @@
-"""The products of a marked graph: each layer's node with its integer weights, norms folded in."""
+"""The products of a traced graph: each layer's node with its integer weights, norms folded in."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from hwbmpq.export.onnx.edits import GraphEditor, bypass, constant_of, only_reader
-from hwbmpq.export.onnx.trace import MARK_DOMAIN, WEIGHT, MarkedGraph
+from hwbmpq.export.onnx.trace import WEIGHT, TracedGraph
 from hwbmpq.export.stored_weights import StoredWeight
 
 _FOLDABLE = ("Conv", "ConvTranspose", "Gemm")
@@ -19,7 +19,6 @@ class Product:
     """One node that multiplies with a layer's weight. A layer that runs twice has two."""
 
     layer: str
-    mark: ir.Node
     node: ir.Node
     codes: NDArray[np.integer]
     scale: NDArray[np.float64]
@@ -45,24 +44,20 @@ class Product:
         return 1 if is_transposed or self.node.op_type == "MatMul" else 0
 
 
-def find_products(graph: MarkedGraph, weights: Mapping[str, StoredWeight]) -> list[Product]:
+def find_products(graph: TracedGraph, weights: Mapping[str, StoredWeight]) -> list[Product]:
     """Every product with a quantized weight, in order."""
     return [
         product
-        for node in list(graph.model.graph)
-        if (node.domain, node.op_type) == (MARK_DOMAIN, WEIGHT)
-        for product in _products(node, graph.layers, weights)
+        for node in graph.placeholders(WEIGHT)
+        for product in _products(node, node.attributes["layer"].as_string(), weights)
     ]
 
 
-def _products(
-    mark: ir.Node, layers: tuple[str, ...], weights: Mapping[str, StoredWeight]
-) -> Iterator[Product]:
-    layer = layers[mark.attributes["layer"].as_int()]
+def _products(placeholder: ir.Node, layer: str, weights: Mapping[str, StoredWeight]) -> Iterator[Product]:
     stored = weights[layer]
     codes = stored.codes.numpy()
     scale = stored.scale.double().numpy()
-    for use in list(mark.outputs[0].uses()):
+    for use in list(placeholder.outputs[0].uses()):
         axis = stored.channel_axis or 0
         node, order = use.node, None
         if node.op_type == "Transpose":  # a linear layer on tokens: the integers are stored transposed
@@ -73,7 +68,6 @@ def _products(
         for reader in readers:
             yield Product(
                 layer=layer,
-                mark=mark,
                 node=reader,
                 codes=codes if order is None else codes.transpose(order),
                 scale=scale.reshape(-1) if scale.size > 1 else scale.reshape(()),
@@ -128,10 +122,8 @@ def _affine(norm: ir.Node) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 def _multiply(product: Product, factor: NDArray[np.float64]) -> None:
     shape = [1] * product.codes.ndim
     shape[product.output_axis] = -1
-    sign = (
-        np.sign(factor).astype(product.codes.dtype).reshape(shape)
-    )  # zero where the norm cuts a channel off
-    product.codes = product.codes * sign
+    # The sign is zero where the norm cuts a channel off.
+    product.codes = product.codes * np.sign(factor).astype(product.codes.dtype).reshape(shape)
     product.scale = np.where(factor == 0, 1.0, product.scale * np.abs(factor))
     product.axis = product.output_axis
 

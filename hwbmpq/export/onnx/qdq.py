@@ -1,4 +1,4 @@
-"""Marks become QuantizeLinear and DequantizeLinear: the graph that any ONNX runtime understands."""
+"""Quantizers become QuantizeLinear and DequantizeLinear: the graph that any ONNX runtime understands."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,17 +9,34 @@ import onnx_ir as ir
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.export.onnx.edits import GraphEditor, bypass
 from hwbmpq.export.onnx.products import Product
-from hwbmpq.export.onnx.storage import storage_type, stored_width
-from hwbmpq.export.onnx.trace import ACTIVATION, MARK_DOMAIN, MarkedGraph
-from hwbmpq.quant.functional import SMALLEST_ALPHA
+from hwbmpq.export.onnx.trace import ACTIVATION, TracedGraph
+from hwbmpq.quant.functional import SMALLEST_ALPHA, largest_code
 from hwbmpq.quant.input_quantizer import OBSERVED_BITS, InputQuantizer
-from hwbmpq.quant.ranges import largest_code
+
+_SIGNED = {2: ir.DataType.INT2, 4: ir.DataType.INT4, 8: ir.DataType.INT8, 16: ir.DataType.INT16}
+_UNSIGNED = {2: ir.DataType.UINT2, 4: ir.DataType.UINT4, 8: ir.DataType.UINT8, 16: ir.DataType.UINT16}
+TWO_BIT_OPSET = 25
+"""The first with 2-bit integers."""
+
+
+def stored_width(bits: int) -> int:
+    """The width of the ONNX integers that hold ``bits``: ONNX has 2, 4, 8 and 16.
+
+    >>> [stored_width(bits) for bits in (2, 3, 5, 16)]
+    [2, 4, 8, 16]
+    """
+    return next(width for width in _SIGNED if width >= bits)
+
+
+def storage_type(bits: int, *, signed: bool) -> ir.DataType:
+    return (_SIGNED if signed else _UNSIGNED)[stored_width(bits)]
+
 
 _BYTE, _NARROWEST = 8, 2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ActivationMark:
+class ActivationQuant:
     """A place where a tensor is rounded for its readers."""
 
     node: ir.Node
@@ -38,19 +55,17 @@ class ActivationMark:
         return storage_type(self.bits, signed=self.signed)
 
     @property
-    def ends(self) -> dict[str, int]:
+    def range(self) -> tuple[int, int]:
         """The codes that the values are clipped at."""
-        return {"low": -self.top if self.signed else 0, "high": self.top}
+        return -self.top if self.signed else 0, self.top
 
 
-def activation_marks(graph: MarkedGraph) -> Iterator[ActivationMark]:
-    for node in list(graph.model.graph):
-        if (node.domain, node.op_type) != (MARK_DOMAIN, ACTIVATION):
-            continue
+def activation_quants(graph: TracedGraph) -> Iterator[ActivationQuant]:
+    for node in graph.placeholders(ACTIVATION):
         quantizer = graph.quantizers[node.attributes["quantizer"].as_int()]
         bits = node.attributes["bits"].as_int()
         name = quantizer.name.removeprefix("layer ").strip("'")
-        yield ActivationMark(
+        yield ActivationQuant(
             node=node, name=name, bits=bits, signed=quantizer.signed, scale=step_size(quantizer, bits)
         )
 
@@ -75,29 +90,25 @@ def _has_step(quantizer: InputQuantizer, bits: int) -> bool:
     return known.has_alpha or saw_only_zeros
 
 
-def lower_activation(mark: ActivationMark, editor: GraphEditor) -> None:
-    value = mark.node.inputs[0]
+def lower_activation(quant: ActivationQuant, editor: GraphEditor) -> None:
+    value = quant.node.inputs[0]
     assert value is not None
-    name = f"{mark.name}.input"
-    step = [
-        editor.constant(f"{name}_scale", mark.scale),
-        editor.constant(f"{name}_zero", np.int64(0), mark.kind),
-    ]
-    low, high = (
-        editor.constant(f"{name}_{end}", code * np.float32(mark.scale)) for end, code in mark.ends.items()
-    )
-    if stored_width(mark.bits) < _BYTE:
+    name = f"{quant.name}.input"
+    step = editor.step(name, quant.scale, 0, quant.kind)
+    lowest, highest = (float(code * np.float32(quant.scale)) for code in quant.range)
+    low, high = editor.bounds(name, lowest, highest)
+    if stored_width(quant.bits) < _BYTE:
         # ONNX Runtime 1.31 moves a quantizer in front of a reshape, which it has no kernel for at 2 bits.
-        value = editor.before(mark.node, "Max", [value, low], f"{name}_above")
-    if stored_width(mark.bits) == _NARROWEST:
+        value = editor.before(quant.node, "Max", [value, low], f"{name}_above")
+    if stored_width(quant.bits) == _NARROWEST:
         # Its 2-bit quantizer wraps around where a value is more than 2^31 steps.
-        value = editor.before(mark.node, "Min", [value, high], f"{name}_within")
-    value = editor.before(mark.node, "QuantizeLinear", [value, *step], f"{name}_codes")
-    value = editor.before(mark.node, "DequantizeLinear", [value, *step], f"{name}_values")
+        value = editor.before(quant.node, "Min", [value, high], f"{name}_within")
+    value = editor.before(quant.node, "QuantizeLinear", [value, *step], f"{name}_codes")
+    value = editor.before(quant.node, "DequantizeLinear", [value, *step], f"{name}_values")
     # Types hold codes that the quantizer never gives. Also, a product right behind a DequantizeLinear is one that ONNX Runtime
     # 1.31 makes its own: at 2 and 4 bits it takes kernels that do not fit, at 8 bits such that overflow on x86 without VNNI,
     # and at 16 bits it rounds float weights to bytes and biases to units so small that they overflow.
-    bypass(mark.node, editor.before(mark.node, "Clip", [value, low, high], f"{name}_clipped"))
+    bypass(quant.node, editor.before(quant.node, "Clip", [value, low, high], f"{name}_clipped"))
 
 
 def lower_weight(product: Product, editor: GraphEditor) -> None:
@@ -110,8 +121,6 @@ def lower_weight(product: Product, editor: GraphEditor) -> None:
     if product.node.op_type == "MatMul":
         # As it is, ONNX Runtime 1.31 would take a kernel that rounds inputs to bytes, and is wrong at 2 bits.
         largest = float(np.max(product.scale)) * largest_code(product.bits, signed=True)
-        bounds = [
-            editor.constant(f"{name}_{end}", limit) for end, limit in (("low", -largest), ("high", largest))
-        ]
+        bounds = editor.bounds(name, -largest, largest)
         weight = editor.before(product.node, "Clip", [weight, *bounds], f"{name}_values")
     product.node.replace_input_with(1, weight)

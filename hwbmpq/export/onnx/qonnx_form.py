@@ -5,17 +5,17 @@ import onnx_ir as ir
 
 from hwbmpq.export.onnx.edits import GraphEditor, bypass
 from hwbmpq.export.onnx.products import Product
-from hwbmpq.export.onnx.qdq import ActivationMark
+from hwbmpq.export.onnx.qdq import ActivationQuant
 
 QUANT_DOMAIN = "qonnx.custom_op.general"
 
 
-def lower_activation(mark: ActivationMark, editor: GraphEditor) -> None:
-    value = mark.node.inputs[0]
+def lower_activation(quant: ActivationQuant, editor: GraphEditor) -> None:
+    value = quant.node.inputs[0]
     assert value is not None
-    name = f"{mark.name}.input"
-    scale = editor.constant(f"{name}_scale", mark.scale)
-    bypass(mark.node, _quant(editor, mark.node, value, scale, mark.bits, name, signed=mark.signed))
+    name = f"{quant.name}.input"
+    scale = editor.constant(f"{name}_scale", quant.scale)
+    bypass(quant.node, _quant(editor, quant.node, value, scale, quant.bits, name, signed=quant.signed))
 
 
 def lower_weight(product: Product, editor: GraphEditor) -> None:

@@ -1,12 +1,10 @@
-"""From a quantized network to an ONNX graph in which quantizers are still marks, not yet arithmetic."""
+"""From a quantized network to an ONNX graph in which placeholders stand for the quantizers."""
 
-import contextlib
-import io
-import logging
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -14,107 +12,91 @@ from onnx_ir.passes import common as passes
 from torch import Tensor, nn
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.export.stored_weights import StoredWeight
+from hwbmpq.graph.trace import one_line, quiet
 from hwbmpq.quant import InputQuantizer, quantized_layers
+from hwbmpq.quant.layers import QuantizedLayer, eval_mode, float_weights
 from hwbmpq.values import FLOAT_BITS
 
-MARK_DOMAIN = "hwbmpq"
+PLACEHOLDER_DOMAIN = "hwbmpq"
 ACTIVATION, WEIGHT = "Activation", "Weight"
 TRACED_OPSET = 21
 """The first with 4-bit and 16-bit quantization; nothing that networks use has changed since."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MarkedGraph:
+class TracedGraph:
     """A graph whose ``Activation`` and ``Weight`` nodes stand for the quantizers of a network."""
 
     model: ir.Model
     quantizers: tuple[InputQuantizer, ...]
     """An ``Activation`` node has the position in it as ``quantizer``, and the width as ``bits``."""
-    layers: tuple[str, ...]
-    """A ``Weight`` node has the position in it as ``layer``."""
     has_dynamic_batch: bool
 
-    def copy(self) -> "MarkedGraph":
+    def copy(self) -> "TracedGraph":
         return replace(self, model=ir.from_proto(ir.to_proto(self.model)))
 
+    def placeholders(self, kind: str) -> list[ir.Node]:
+        """The nodes that stand for quantizers: ``ACTIVATION`` or ``WEIGHT``; the latter have the name of their ``layer``."""
+        return [n for n in self.model.graph if (n.domain, n.op_type) == (PLACEHOLDER_DOMAIN, kind)]
 
-def trace_marked(
-    model: nn.Module,
-    example_input: Tensor,
-    weights: Mapping[str, StoredWeight],
-    *,
-    any_batch: bool = True,
-) -> MarkedGraph:
-    """Follow the network by torch's own exporter; it is left as it was. Without ``any_batch``, it takes one input."""
-    quantizers = tuple(
-        dict.fromkeys(layer.input_quantizer for _, layer in quantized_layers(model))  # each once, in order
-    )
-    layers = tuple(weights)
-    with _marking(model, quantizers, layers, weights), _evaluating(model):
+
+def trace_network(
+    model: nn.Module, example_input: Tensor, layers: Iterable[str], *, any_batch: bool = True
+) -> TracedGraph:
+    """Follow the network by torch's own exporter; it is left as it was. ``layers`` are those with integer weights.
+
+    Without ``any_batch``, the graph takes one input.
+    """
+    modules = dict(quantized_layers(model))
+    quantizers = tuple(dict.fromkeys(layer.input_quantizer for layer in modules.values()))  # each once
+    with (
+        _placeholders(quantizers, {name: modules[name] for name in layers}),
+        eval_mode(model),
+        torch.no_grad(),
+    ):
         program, has_dynamic_batch = _export(model, example_input, any_batch)
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(program)
-    _drop_float_weights(program)
+    traced = TracedGraph(model=program, quantizers=quantizers, has_dynamic_batch=has_dynamic_batch)
+    for node in traced.placeholders(WEIGHT):
+        node.replace_input_with(0, None)  # the numbers come from elsewhere
     # Readers of one tensor at one width get one quantizer.
     passes.CommonSubexpressionEliminationPass()(program)
     passes.RemoveUnusedNodesPass()(program)
-    return MarkedGraph(
-        model=program, quantizers=quantizers, layers=layers, has_dynamic_batch=has_dynamic_batch
-    )
+    return traced
 
 
 @contextmanager
-def _marking(
-    model: nn.Module,
-    quantizers: tuple[InputQuantizer, ...],
-    layers: tuple[str, ...],
-    weights: Mapping[str, StoredWeight],
+def _placeholders(
+    quantizers: tuple[InputQuantizer, ...], layers: Mapping[str, QuantizedLayer]
 ) -> Iterator[None]:
-    """Inside, quantizers and quantized weights leave marks in a traced graph."""
-    marked = [(name, layer) for name, layer in quantized_layers(model) if name in weights]
-    for index, quantizer in enumerate(quantizers):
-        quantizer.forward = _activation_mark(index)  # type: ignore[method-assign, assignment]
-    for name, layer in marked:
-        layer.quantize_weight = _weight_mark(layer, layers.index(name), weights[name])  # type: ignore[method-assign, assignment]
-    try:
+    """Inside, quantizers leave placeholders in a traced graph instead of rounding."""
+    with ExitStack() as stack:
+        stack.enter_context(float_weights(layers.values()))
+        for index, quantizer in enumerate(quantizers):
+            stack.enter_context(quantizer.register_forward_pre_hook(partial(_activation, index)))
+        for name, layer in layers.items():
+            # Which tensor it is given does not matter: the placeholder takes its place.
+            anything = next(layer.parameters(recurse=False))
+            hook = partial(_weight, name, anything)
+            stack.enter_context(layer.weight_quantizer.register_forward_hook(hook))
         yield
-    finally:
-        for quantizer in quantizers:
-            del quantizer.forward
-        for _, layer in marked:
-            del layer.quantize_weight
 
 
-def _activation_mark(index: int) -> Callable[[Tensor, int], Tensor]:
-    def mark(values: Tensor, bits: int) -> Tensor:
-        if bits == FLOAT_BITS:
-            return values
-        return torch.onnx.ops.symbolic(
-            f"{MARK_DOMAIN}::{ACTIVATION}",
-            (values,),
-            {"quantizer": index, "bits": bits},
-            dtype=values.dtype,
-            shape=values.shape,
-            version=1,
-        )
-
-    return mark
+def _activation(index: int, _: nn.Module, args: tuple[Tensor, int]) -> tuple[Tensor, int]:
+    values, bits = args
+    if bits == FLOAT_BITS:
+        return args
+    return _placeholder(ACTIVATION, values, like=values, quantizer=index, bits=bits), FLOAT_BITS
 
 
-def _weight_mark(layer: nn.Module, index: int, stored: StoredWeight) -> Callable[[Tensor], Tensor]:
-    parameter = next(layer.parameters(recurse=False))  # what it is does not matter: the mark takes its place
+def _weight(name: str, anything: Tensor, _: nn.Module, args: object, weight: Tensor) -> Tensor:
+    return _placeholder(WEIGHT, anything, like=weight, layer=name)
 
-    def mark(weight: Tensor) -> Tensor:
-        return torch.onnx.ops.symbolic(
-            f"{MARK_DOMAIN}::{WEIGHT}",
-            (parameter,),
-            {"layer": index},
-            dtype=weight.dtype,
-            shape=stored.codes.shape,
-            version=1,
-        )
 
-    return mark
+def _placeholder(kind: str, value: Tensor, *, like: Tensor, **attributes: Any) -> Tensor:
+    return torch.onnx.ops.symbolic(
+        f"{PLACEHOLDER_DOMAIN}::{kind}", (value,), attributes, dtype=like.dtype, shape=like.shape, version=1
+    )
 
 
 def _export(model: nn.Module, example_input: Tensor, any_batch: bool) -> tuple[ir.Model, bool]:
@@ -129,19 +111,19 @@ def _export(model: nn.Module, example_input: Tensor, any_batch: bool) -> tuple[i
         return _program(model, example_input[:1], None), False
     except Exception as error:
         raise HwbmpqError(
-            f"torch's ONNX exporter cannot follow the network: {_reason(error)}",
+            f"torch's ONNX exporter cannot follow the network: {one_line(_innermost(error))}",
             hint="the packed model.safetensors needs no graph: hwbmpq.load reads it; --debug shows the whole traceback",
         ) from error
 
 
 def _batch_is_fixed(model: ir.Model) -> bool:
-    """A network that goes over its batch in a loop: the exporter fixes the size without a word."""
+    """A network that goes over its batch in a loop: the exporter silently fixes the size."""
     shape = model.graph.inputs[0].shape
     return shape is not None and isinstance(shape[0], int)
 
 
 def _program(model: nn.Module, example: Tensor, batch_axis: dict[int, object] | None) -> ir.Model:
-    with _quiet():
+    with quiet():
         program = torch.onnx.export(
             model,
             (example,),
@@ -156,41 +138,8 @@ def _program(model: nn.Module, example: Tensor, batch_axis: dict[int, object] | 
     return program.model
 
 
-def _drop_float_weights(model: ir.Model) -> None:
-    """A mark says whose weight it is; the numbers come from elsewhere."""
-    for node in model.graph:
-        if (node.domain, node.op_type) == (MARK_DOMAIN, WEIGHT):
-            node.replace_input_with(0, None)
-
-
-def _reason(error: BaseException) -> str:
-    """The innermost cause in one line: the exporter wraps it in pages of advice."""
+def _innermost(error: BaseException) -> BaseException:
+    """The exporter wraps the cause in pages of advice."""
     while error.__cause__ is not None:
         error = error.__cause__
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:200]}"
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """The exporter prints its progress, logs its failures and warns about itself."""
-    with ExitStack() as stack:
-        stack.callback(logging.disable, logging.root.manager.disable)
-        logging.disable(logging.CRITICAL)
-        stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
-        stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
-        yield
+    return error

@@ -1,13 +1,13 @@
 """What a layer multiplies its weight with, seen where it happens: padding and all is done by then."""
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -38,37 +38,27 @@ class CapturedInput:
         if not self.kernel:
             rows = self.input.reshape(-1, self.input.shape[-1])
             return rows[_some(len(rows), most)][None]
-        values, sizes = self._padded(), self._output_sizes()
-        batch, positions = len(values), _some(prod(sizes), max(1, most // len(values)))
-        pieces = [values[window] for window in self._windows(torch.unravel_index(positions, sizes))]
-        unfolded = torch.stack(pieces, 2)  # (batch, channels, kernel, positions)
-        grouped = unfolded.reshape(batch, self.groups, -1, len(positions))
-        return grouped.permute(1, 0, 3, 2).flatten(1, 2)
-
-    def _windows(self, positions: Sequence[Tensor]) -> Iterator[tuple[slice | Tensor, ...]]:
-        """For each tap of the kernel, what it meets of the padded input at some positions of the output."""
-        for taps in itertools.product(*map(range, self.kernel)):
-            steps = zip(positions, self._each(self.stride), taps, self._each(self.dilation), strict=True)
-            yield slice(None), slice(None), *(place * step + tap * far for place, step, tap, far in steps)
+        values, dilation, reaches = self._padded(), self._each(self.dilation), self._reaches()
+        for axis, step in enumerate(self._each(self.stride)):
+            values = values.unfold(2 + axis, reaches[axis] + 1, step)[..., :: dilation[axis]]
+        batch, channels, *sizes = values.shape[: 2 + len(self.kernel)]
+        positions = _some(prod(sizes), max(1, most // batch))
+        places: tuple[Any, ...] = (slice(None), slice(None), *torch.unravel_index(positions, sizes))
+        windows = values[places]  # (batch, channels, positions, *kernel)
+        grouped = windows.reshape(batch, self.groups, channels // self.groups, len(positions), -1)
+        return grouped.permute(1, 0, 3, 2, 4).reshape(self.groups, batch * len(positions), -1)
 
     def _padded(self) -> Tensor:
         values = self.input if self.input.dim() == len(self.kernel) + 2 else self.input[None]
-        return F.pad(values, [number for border in reversed(self._borders()) for number in border])
-
-    def _output_sizes(self) -> tuple[int, ...]:
-        lengths = self.input.shape[-len(self.kernel) :]
-        parts = zip(lengths, self._borders(), self._reaches(), self._each(self.stride), strict=True)
-        return tuple((length + sum(border) - reach - 1) // step + 1 for length, border, reach, step in parts)
-
-    def _borders(self) -> list[tuple[int, int]]:
         if self.padding == "same":
-            return [(reach // 2, reach - reach // 2) for reach in self._reaches()]
-        numbers = self._each(0 if self.padding == "valid" else self.padding)
-        return [(number, number) for number in numbers]
+            borders = [(reach // 2, reach - reach // 2) for reach in self._reaches()]
+        else:
+            borders = [(size, size) for size in self._each(0 if self.padding == "valid" else self.padding)]
+        return F.pad(values, [size for border in reversed(borders) for size in border])
 
     def _reaches(self) -> list[int]:
-        """How far the last tap of the kernel is from the first."""
-        return [far * (size - 1) for far, size in zip(self._each(self.dilation), self.kernel, strict=True)]
+        """How far the last element of the kernel is from the first."""
+        return [step * (size - 1) for step, size in zip(self._each(self.dilation), self.kernel, strict=True)]
 
     def _each(self, value: Any) -> tuple[int, ...]:
         """One number for each axis of the kernel."""
@@ -89,26 +79,20 @@ class InputCapture(TorchFunctionMode):
         self._quantized: dict[QuantizedLayer, Tensor] = {}
 
     def __enter__(self) -> "InputCapture":
-        for layer in self._layers:
-            layer.quantize_weight = self._watched(layer, layer.quantize_weight)  # type: ignore[method-assign, assignment]
+        self._hooks = [
+            layer.weight_quantizer.register_forward_hook(partial(self._note, layer)) for layer in self._layers
+        ]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
-        for layer in self._layers:
-            del layer.quantize_weight
+        for hook in self._hooks:
+            hook.remove()
 
-    def _watched(
-        self, layer: QuantizedLayer, quantize: Callable[[Tensor], Tensor]
-    ) -> Callable[[Tensor], Tensor]:
-        def watch(weight: Tensor) -> Tensor:
-            quantized = quantize(weight)
-            if weight is layer._parameters.get("weight"):
-                self._quantized[layer] = quantized
-            return quantized
-
-        return watch
+    def _note(self, layer: QuantizedLayer, _: nn.Module, args: tuple[Tensor], quantized: Tensor) -> None:
+        if args[0] is layer._parameters.get("weight"):
+            self._quantized[layer] = quantized
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -119,11 +103,11 @@ class InputCapture(TorchFunctionMode):
             owner = next((layer for layer, own in self._quantized.items() if own is call["weight"]), None)
             if owner is not None:
                 del self._quantized[owner]
-                self._see(_product(owner, call))
+                self._see(_captured(owner, call))
         return func(*args, **kwargs)
 
 
-def _product(layer: QuantizedLayer, call: dict[str, Any]) -> CapturedInput:
+def _captured(layer: QuantizedLayer, call: dict[str, Any]) -> CapturedInput:
     given = {name: call[name] for name in ("stride", "padding", "dilation", "groups") if name in call}
     return CapturedInput(layer=layer, input=call["input"], kernel=tuple(call["weight"].shape[2:]), **given)
 

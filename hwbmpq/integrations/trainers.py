@@ -1,4 +1,4 @@
-"""Input quantizers among trainers that evaluate before they train, and that save no tensor twice."""
+"""What both integrations need: checks, and input quantizers that survive how other trainers evaluate and save."""
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -6,7 +6,28 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from hwbmpq.errors import HwbmpqError
 from hwbmpq.quant import InputQuantizer
+from hwbmpq.search.allocator import BitAllocator
+
+
+def check_network(allocator: BitAllocator, trained: nn.Module, name: str) -> None:
+    """Raise unless the allocator's network is part of what is trained, which the message calls ``name``."""
+    if not any(module is allocator.model for module in trained.modules()):
+        raise HwbmpqError(
+            f"the allocator's network is not part of {name}",
+            hint="make the allocator from the network that is trained, after it was built",
+        )
+
+
+def check_epochs(allocator: BitAllocator, epochs: int) -> None:
+    """Raise unless training takes as many epochs as the allocator decides for."""
+    schedule = allocator.schedule
+    if schedule is not None and epochs != schedule.epochs:
+        raise HwbmpqError(
+            f"the Trainer trains {epochs} epochs, the allocator decides for {schedule.epochs}",
+            hint=f"BitAllocator(..., epochs={epochs})",
+        )
 
 
 def _input_quantizers(model: nn.Module) -> list[InputQuantizer]:

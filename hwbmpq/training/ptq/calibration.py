@@ -1,6 +1,6 @@
-"""Quantization without training: a few hundred images, no labels, a minute."""
+"""Clipping points of inputs and statistics of norms, from a few hundred images without labels."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -8,40 +8,26 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.quant import InputQuantizer, quantized_layers
-from hwbmpq.training.model_runs import Batches, images_of, modes_kept
-from hwbmpq.training.ptq.weight_rounding import float_weights, round_weights
+from hwbmpq.quant import InputQuantizer
+from hwbmpq.quant.layers import eval_mode
 
-ROUNDING_IMAGES = 256
-"""More hardly change what the weights of a ResNet-20 are rounded to, and each layer costs a pass over them."""
-
-
-def post_training(
-    model: nn.Module,
-    batches: Batches,
-    *,
-    rounding_images: int = ROUNDING_IMAGES,
-    on_layer: Callable[[int, int], None] | None = None,
-) -> nn.Module:
-    """Change ``model`` in place: round the weights of a prepared model, widths assigned, as well as images allow.
-
-    Clipping points first, on float weights: what they clip is then known to the rounding, which imitates the float
-    network layer by layer (``round_weights``, on the first ``rounding_images``). Statistics of norms stay: on a
-    trained ResNet-20 the weights make up for what re-estimating them would. Returns ``model``.
-    """
-    images = images_of(model, batches)
-    with float_weights(layer for _, layer in quantized_layers(model)):
-        calibrate_inputs(model, images)
-    round_weights(model, _first(images, rounding_images), on_layer=on_layer)
-    return model
+Batches = Iterable[Tensor | Sequence[Tensor]]
+"""Images, or tuples that begin with them: labels are not looked at."""
 
 
-def _first(batches: Iterable[Tensor], images: int) -> list[Tensor]:
-    found: list[Tensor] = []
-    for batch in batches:
-        left = images - sum(map(len, found))
-        if left > 0:
-            found.append(batch[:left])
+def images_of(model: nn.Module, batches: Batches) -> list[Tensor]:
+    """The images of all batches, as the model takes them."""
+    like = next((p for p in model.parameters() if p.is_floating_point()), None)
+    found = []
+    for number, batch in enumerate(batches):
+        images = batch if isinstance(batch, Tensor) else batch[0]
+        if not isinstance(images, Tensor):
+            raise HwbmpqError(f"batch {number} does not hold a tensor of images")
+        if like is not None:
+            images = images.to(like.device, like.dtype if images.is_floating_point() else images.dtype)
+        found.append(images)
+    if not found:
+        raise HwbmpqError("there are no images to calibrate on", hint="give at least one batch")
     return found
 
 
@@ -53,7 +39,7 @@ def calibrate_inputs(model: nn.Module, batches: Batches) -> None:
     learns: norms keep their statistics, modules their modes.
     """
     images = images_of(model, batches)
-    with modes_kept(model):
+    with eval_mode(model):
         for module in model.modules():
             if isinstance(module, InputQuantizer):
                 module.set_extra_state(torch.tensor([0, 0]))  # no batch, no range
@@ -95,7 +81,7 @@ def _norms(model: nn.Module) -> list[_BatchNorm]:
 def _batch_statistics(model: nn.Module, images: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
     """Mean and variance that each norm sees, averaged over the batches; the model stays as it was."""
     norms = _norms(model)
-    with modes_kept(model), _fresh_statistics(norms):
+    with eval_mode(model), _fresh_statistics(norms):
         for norm in norms:
             norm.train()
         for batch in images:
