@@ -1,4 +1,4 @@
-"""A network's own tensors, quantizers apart, by the names of its state_dict."""
+"""Which tensors of a network a packed file holds, and where its bytes go, predicted and actual."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -59,15 +59,6 @@ class SizeAccount:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Weight:
-    """A weight tensor that layers own."""
-
-    layer: str
-    elements: int
-    scales: int
-
-
 def predicted_size(
     model: nn.Module, layers: Iterable[Layer], precisions: Mapping[str, Width], *, per_channel: bool = False
 ) -> SizeAccount:
@@ -80,15 +71,11 @@ def predicted_size(
     bits = {layer.name: as_precision(precisions[layer.name]).weight_bits for layer in layers}
     inputs = shared_inputs(layers, per_channel=per_channel)
     axes = {name: axis for shared in inputs for name, axis in shared.readers.items()}
-    weights = [
-        _Weight(
-            layer=layer.name,
-            elements=layer.parameters,
-            scales=1 if (axis := axes[layer.name]) is None else layer.weight_shape[axis],
-        )
+    weights = {
+        layer.name: (layer.parameters, 1 if (axis := axes[layer.name]) is None else layer.weight_shape[axis])
         for layer in layers
         if layer.parameters
-    ]
+    }
     return _account(_predict(model, weights, bits, len(inputs)))
 
 
@@ -97,10 +84,7 @@ def account_for(
 ) -> SizeAccount:
     """The account of a file that was written."""
     owners = {metadata.stored_name(layer.weight): layer for layer in reversed(metadata.layers)}
-    weights = [
-        _Weight(layer=layer.name, elements=layer.elements, scales=prod(layer.scale_shape))
-        for layer in owners.values()
-    ]
+    weights = {layer.name: (layer.elements, prod(layer.scale_shape)) for layer in owners.values()}
     bits = {layer.name: layer.weight_bits for layer in metadata.layers}
     predicted = _predict(model, weights, bits, len(metadata.quantizers))
     packed = {layer.weight for layer in metadata.packed_once()}
@@ -125,15 +109,16 @@ def _account(predicted: Mapping[str, int], actual: Mapping[str, int] | None = No
 
 
 def _predict(
-    model: nn.Module, weights: Iterable[_Weight], bits: Mapping[str, int], inputs: int
+    model: nn.Module, weights: Mapping[str, tuple[int, int]], bits: Mapping[str, int], inputs: int
 ) -> Counter[str]:
-    quantized = [weight for weight in weights if bits[weight.layer] != FLOAT_BITS]
+    """Bytes by label. ``weights`` has the elements and scales of each weight, by the first layer that owns it."""
+    quantized = {name: counts for name, counts in weights.items() if bits[name] != FLOAT_BITS}
     rest = _rest(model, [name for name, width in bits.items() if width != FLOAT_BITS])
-    names = [*rest, *(join(weight.layer, "weight") for weight in quantized)]
+    names = [*rest, *(join(name, "weight") for name in quantized)]
     found = Counter(
         {
-            WEIGHTS: ceil(sum(weight.elements * bits[weight.layer] for weight in quantized) / 8),
-            SCALE: _SCALE_BYTES * sum(weight.scales for weight in quantized),
+            WEIGHTS: ceil(sum(elements * bits[name] for name, (elements, _) in quantized.items()) / 8),
+            SCALE: _SCALE_BYTES * sum(scales for _, scales in quantized.values()),
             CLIPPING: _INPUT_BYTES * inputs,
             HEADER: _HEADER_BYTES
             + sum(len(name) + _TENSOR_BYTES for name in names)
@@ -162,7 +147,12 @@ def _label(model: nn.Module, name: str) -> str:
 
 def own_state(model: nn.Module) -> dict[str, Tensor]:
     """What the float network has in its state_dict: the very tensors, parameters being parameters."""
-    added = set(_added_names(model))
+    added = {
+        join(path, entry)
+        for path, module in model.named_modules(remove_duplicate=False)
+        if isinstance(module, (InputQuantizer, QuantizedLayer))
+        for entry in (*module.added_entries, FROZEN)
+    }
     state = {name: value for name, value in model.state_dict(keep_vars=True).items() if name not in added}
     for name, value in state.items():
         if not isinstance(value, Tensor):
@@ -170,14 +160,6 @@ def own_state(model: nn.Module) -> dict[str, Tensor]:
                 f"{name} in the network's state_dict is a {type(value).__name__}: only tensors can be stored"
             )
     return state
-
-
-def _added_names(model: nn.Module) -> list[str]:
-    added = []
-    for path, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, (InputQuantizer, QuantizedLayer)):
-            added += [join(path, entry) for entry in (*module.added_entries, FROZEN)]
-    return added
 
 
 def names_by_tensor(state: dict[str, Tensor]) -> list[list[str]]:

@@ -1,4 +1,16 @@
-"""A packed file, checked for consistency; ``restore`` checks whether it fits a network."""
+"""A packed file, checked for consistency; ``restore`` checks whether it fits a network.
+
+Schema ``hwbmpq/packed/v1``, JSON in the safetensors metadata, says what the tensors are:
+
+==================  ====================================================================================
+tensor              content
+==================  ====================================================================================
+``LAYER.weight``    U8: the codes of the layer's weight (``bitpack``), if the layer ``is_packed``
+``hwbmpq:scales``   the scales of all packed weights, one after the other, in the order of the layers
+``hwbmpq:inputs``   one row for each input quantizer: α, and the largest magnitude observed
+all others          entries of the network's state_dict, by their own names
+==================  ====================================================================================
+"""
 
 from dataclasses import dataclass
 from math import prod
@@ -25,7 +37,7 @@ from hwbmpq.values import is_width
 
 SCHEMA: Final = "hwbmpq/packed/v1"
 SCALES, INPUTS = "hwbmpq:scales", "hwbmpq:inputs"
-"""Tensors of ours; no module or parameter is called so."""
+"""Tensors of ours: no module or parameter can have such a name."""
 
 FloatType = Literal["F64", "F32", "F16", "BF16"]
 Axis = Annotated[int, Field(ge=1, le=1 << 48)]
