@@ -19,7 +19,7 @@ from hwbmpq.errors import HwbmpqError
 from hwbmpq.registry import EXPORT_FORMATS
 
 if TYPE_CHECKING:
-    from hwbmpq.export.formats import ExportFormat, ExportResult
+    from hwbmpq.export.deployment import ExportFormat, ExportResult
 
 HELP = "write a run's network as ONNX or packed weights"
 DESCRIPTION = """\

@@ -19,6 +19,8 @@ from hwbmpq.quant.input_quantizer import InputQuantizer
 from hwbmpq.quant.layers import QuantizedLayer
 from hwbmpq.quant.prepare import SharedInput, quantize_layers
 
+_SAFE_SOURCES = ("timm", "torchvision", "hwbmpq")
+"""Kinds of specifications that run code of installed packages only."""
 _ANOTHER = "is it the network that was saved, with as many classes?"
 
 
@@ -161,10 +163,6 @@ def _check_sharing(state: dict[str, Tensor], file: PackedFile) -> None:
             )
 
 
-_SAFE_SOURCES = ("timm", "torchvision", "hwbmpq")
-"""Of specifications that run no code but that of installed packages."""
-
-
 def load(path: str | Path, model: nn.Module | None = None) -> nn.Module:
     """The quantized network in a packed file, or in the run directory that holds one; in evaluation mode, on the CPU.
 
@@ -208,8 +206,7 @@ def _check_without_memory(spec: str, file: PackedFile) -> None:
 
 
 def _build(spec: str, origin: Origin, device: str) -> nn.Module:
-    # The seed is for the generator's sake, which goes on as if nothing had been built.
-    loaded = load_model(
+    # With a seed, torch's common generator goes on as if nothing had been built.
+    return load_model(
         spec, num_classes=origin.num_classes, input_size=origin.input_size, device=device, seed=0
-    )
-    return loaded.network
+    ).network
