@@ -1,5 +1,5 @@
-"""What is done to images at random: windows and mirror images as arithmetic on pixel indices, which is fast for small
-images in memory; torchvision's and timm's transforms for photographs."""
+"""Random augmentation: windows and mirror images as arithmetic on pixel indices, which is fast for small images in
+memory; torchvision's and timm's transforms for photographs. And the random numbers for it."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -156,7 +156,7 @@ def _shifted(count: int, length: int, shifts: bool, generator: torch.Generator) 
 
 
 def generator_for(*key: int | str) -> torch.Generator:
-    """A generator of its own for each key."""
-    # Hashed: seeds that are sums or products of small numbers would meet again under other keys.
+    """A generator for each key: its numbers depend on what they are for, not on what was drawn before."""
+    # Hashed: seeds that are sums or products of small numbers would repeat under other keys.
     digest = blake2b("/".join(map(str, key)).encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "big"))

@@ -1,4 +1,4 @@
-"""Batches for training: the same for the same seed, epoch and step, whoever asks and wherever they start."""
+"""Batches for training, the same for the same seed, epoch and step; and DataLoaders of one's own in their place."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -14,7 +14,7 @@ from hwbmpq.errors import HwbmpqError
 
 
 class Batches(Protocol):
-    """What a training loop needs of its data."""
+    """What a training loop needs from its data."""
 
     def __len__(self) -> int:
         """Steps in an epoch."""
@@ -29,7 +29,7 @@ class TrainingBatches:
 
     The order depends on ``seed`` and the epoch; what augmentation does on ``seed``, the epoch and the step.
     So ``epoch(n, start=k)`` gives what an uninterrupted epoch would have given from step k on, bit for bit.
-    Images left over from whole batches wait for the next epoch, which shuffles anew.
+    Images that do not fill a batch are left out of the epoch; the next one shuffles again.
 
     ``rank`` of ``ranks`` processes gets its share of every batch: side by side, the shares are the batch
     that a single process would get.
@@ -148,7 +148,7 @@ def _pair(batch: Any) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LoaderImages:
-    """Images that a loader yields in batches of its own size, augmented and normalised as it pleases."""
+    """Images that a loader yields in batches of its own size, augmented and normalised in its own way."""
 
     name: str
     loader: Any

@@ -24,7 +24,7 @@ _FAKE_TEST = 64
 )
 def open_digits(request: Request) -> DataParts:
     """Scikit-learn's 1,797 handwritten digits of 8 by 8 pixels, which come with the package; a fifth for testing."""
-    # It takes a second to import: only who asks for digits pays.
+    # Imported here, since it takes a second.
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
     digits = load_digits()
@@ -35,7 +35,7 @@ def open_digits(request: Request) -> DataParts:
 
 @register("fake", "noise, for trying things out", augment="none")
 def open_fake(request: Request) -> DataParts:
-    """Noise: for trying things out where real images do not matter."""
+    """Noise, for trials in which real images do not matter."""
     classes = request.classes or _FAKE_CLASSES
     test = FakePart(name="test", classes=classes, count=_FAKE_TEST)
     return DataParts(
@@ -53,7 +53,7 @@ class FakePart:
     name: str
     classes: int
     count: int
-    """If nobody asks for a number."""
+    """Without a limit."""
 
     def pick(self, limit: int | None, seed: int) -> Picked:
         count = self.count if limit is None else limit

@@ -25,7 +25,7 @@ class StoredImages(Protocol):
     def __len__(self) -> int: ...
 
     def in_memory(self, input_size: Size) -> Tensor | None:
-        """All of them, if that is how ``read`` would give them and they are in memory already."""
+        """All of them, if they are already in memory just as ``read`` would return them."""
 
     def read(self, indices: Tensor, input_size: Size) -> Tensor:
         """(B, H, W, C) as uint8 bytes, in the height and width of ``input_size``.
@@ -34,7 +34,7 @@ class StoredImages(Protocol):
         """
 
     def whole(self, index: int, input_size: Size) -> Image.Image:
-        """One image as it is stored, in colour. Only images of any size look at ``input_size``."""
+        """One image as it is stored, in colour. Only images without a size of their own use ``input_size``."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -41,7 +41,7 @@ class OpenData:
 
     @property
     def default_input_size(self) -> Size | None:
-        """What a network should take if nobody says; None if its own size will do."""
+        """The default input size of a network for these images; None: the network's own."""
         return self.source.input_size
 
     @property

@@ -72,7 +72,7 @@ def _checked(
 
 
 def _hint(error: Exception) -> str:
-    return "save it anew with np.savez, without pickled objects" if "pickle" in str(error) else _LAYOUT_HINT
+    return "save it again with np.savez, without pickled objects" if "pickle" in str(error) else _LAYOUT_HINT
 
 
 def _checked_labels(labels: NDArray[np.generic], where: str) -> NDArray[np.int64]:

@@ -1,4 +1,5 @@
-"""The sources of images by name; each is registered by the module that opens it."""
+"""The sources of images by name, what they are asked for and what they return; each is registered by the module that
+opens it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DataParts:
-    """The parts of a data set, before anybody says in which size they are wanted."""
+    """The parts of a data set, in the size in which they are stored."""
 
     train: Part
     test: Part | None
@@ -40,7 +41,7 @@ class DataParts:
 def parts_in_memory(
     request: Request, train: StoredPart, test: StoredPart | None, remarks: tuple[str, ...] = ()
 ) -> DataParts:
-    """Images in memory, once their labels are known to belong together."""
+    """Parts of images in memory. All classes of the test part must occur in the training part."""
     assert isinstance(train.images, ArrayImages)
     if test is not None:
         _check_classes(train.labels, test.labels, request.spec)
@@ -73,7 +74,7 @@ class DataSource:
     open: Callable[[Request], DataParts]
     augment: str = "flip-crop"
     input_size: Size | None = None
-    """What a network should take if nobody says; None if its own size will do."""
+    """The default input size of a network for these images; None: the network's own."""
 
     @property
     def kind(self) -> str:

@@ -1,6 +1,6 @@
 """Data sets that torchvision downloads: CIFAR-10 and CIFAR-100, which it also reads, and Fashion-MNIST.
 
-Fashion-MNIST's IDX files are read here: torchvision takes neither Debian's packed ones nor any place but its own.
+Fashion-MNIST's IDX files are read here: torchvision reads neither Debian's compressed ones nor any folder but its own.
 """
 
 import gzip

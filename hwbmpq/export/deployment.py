@@ -51,7 +51,7 @@ _CALIBRATION_IMAGES = 256
 
 @dataclass(frozen=True, kw_only=True)
 class ExportResult:
-    """What was written, and what is known about it; every format says what it can."""
+    """What was written, and what is known about it, as far as the format can tell."""
 
     path: Path
     size: SizeAccount | None = None
@@ -59,7 +59,7 @@ class ExportResult:
     """With the network, on test images."""
     remarks: tuple[str, ...] = ()
     detail: str = ""
-    """A few words that stand behind the path."""
+    """A few words to be printed after the path."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """More of it, ready for JSON."""
 
@@ -223,7 +223,7 @@ def benchmark(
 
 
 def _batch_of(data: ImageData, count: int) -> NDArray[np.float32]:
-    """Some test images; again from the first if there are fewer."""
+    """Test images, repeated if there are fewer than ``count``."""
     found = as_input(next(data.test.batches(count))[0])
     return np.resize(found, (count, *found.shape[1:]))
 

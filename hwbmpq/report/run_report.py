@@ -20,7 +20,7 @@ _PERCENT = "%"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Headline:
-    """One of the few numbers that people ask for first."""
+    """One of the few numbers that people look at first."""
 
     name: str
     value: Number
@@ -116,7 +116,7 @@ def build_report(
     result: Mapping[str, Any] | None = None,
     trade_off: TradeOff | None = None,
 ) -> RunReport:
-    """Put a report together.
+    """Build a report.
 
     ``history`` are the lines of ``history.jsonl``, ``result`` the content of ``allocation.json``: neither for a plan,
     and no result yet while a run goes on.

@@ -47,12 +47,12 @@ class CostReport:
     float_total: Number | None
     """In 32-bit float, where that is known."""
     capacity: tuple[str, Number] | None = None
-    """The memory that it has to fit in: its name and size."""
+    """The memory that it must fit into: its name and size."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alternative:
-    """Every layer at one width, the ends at their own."""
+    """Every layer at one width, the first and last layers at their own."""
 
     label: str
     weight_bits: int
@@ -156,7 +156,7 @@ class LayerFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """A place of the network's outline: a layer, a join, an input or an output."""
+    """A node of the network's outline: a layer, a join, an input or an output."""
 
     name: str
     kind: str
@@ -194,7 +194,7 @@ class RunFacts:
 
     @property
     def figures(self) -> tuple[FigureUse, ...]:
-        """Every figure that a cost rests on, once."""
+        """Every figure that a cost is computed from, once."""
         found = {(use.path, use.value): use for table in self.tables.values() for use in table.figures}
         return tuple(found.values())
 

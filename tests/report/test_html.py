@@ -52,7 +52,7 @@ def test_all_parts_are_there(page: str) -> None:
         "Learning curves",
         "What each layer costs",
         "What memory buys",
-        "What if the budget were another",
+        "What if the budget were different",
         "The network",
         "What is not quantized",
         "Where the figures come from",

@@ -25,7 +25,7 @@ LABELS = (WEIGHTS, SCALE, CLIPPING, BIASES, NORMS, OTHER, HEADER)
 _SCALE_BYTES = 4
 _INPUT_BYTES = 8
 _HEADER_BYTES, _TENSOR_BYTES, _LAYER_BYTES = 450, 68, 140
-"""What the file's header takes at all, for each tensor and for each layer, names apart."""
+"""Bytes of the file's header: for itself, for each tensor and for each layer, without their names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class SizeLine:
 
 @dataclass(frozen=True, kw_only=True)
 class SizeAccount:
-    """``packed weights`` is what a memory budget counts, and the filling of last bytes; the rest comes on top."""
+    """``packed weights`` is what a memory budget counts, plus the padding of last bytes; the rest comes on top."""
 
     lines: tuple[SizeLine, ...]
 
@@ -187,7 +187,7 @@ def join(path: str, entry: str) -> str:
 
 
 def is_channels_last(model: nn.Module) -> bool:
-    """Whether weights are laid out so; which kernels run, and how they round, depends on it."""
+    """Whether weights are in channels-last order, on which the choice of kernels and their rounding depend."""
     return any(
         value.dim() == 4
         and not value.is_contiguous()

@@ -135,7 +135,7 @@ class PackedMetadata(_Strict):
                 f"the layers use the quantizers {sorted(used)[:8]}, there are {len(self.quantizers)}"
             )
         if set(self.shared) & set(self.shared.values()):
-            raise ValueError("a further name of a tensor is taken for the tensor itself")
+            raise ValueError("a further name of one tensor is the name of another")
         return self
 
     def stored_name(self, name: str) -> str:
@@ -249,7 +249,9 @@ def _check_names(metadata: PackedMetadata, container: Container) -> None:
     if missing := sorted(wanted - set(tensors)):
         raise PackedFileError(f"{path}: the tensor {short(missing[0])} is missing")
     if twice := sorted(set(metadata.shared) & set(tensors)):
-        raise PackedFileError(f"{path}: {short(twice[0])} is stored, and said to be another tensor")
+        raise PackedFileError(
+            f"{path}: {short(twice[0])} is stored, but also listed as a name of another tensor"
+        )
     by_weight = {layer.weight: layer for layer in metadata.layers}
     for layer in metadata.layers:
         owner = by_weight.get(metadata.stored_name(layer.weight), layer)

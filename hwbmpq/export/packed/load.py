@@ -28,8 +28,8 @@ _ANOTHER = "is it the network that was saved, with as many classes?"
 def restore(model: nn.Module, file: PackedFile) -> nn.Module:
     """Change ``model``, a float network, in place: it becomes the quantized one that was saved, in evaluation mode.
 
-    Nothing is changed if the file does not fit. Layers that compute their weight on the way get the result of that
-    as a frozen weight, which does not train; all else does. Returns ``model``.
+    Nothing is changed if the file does not fit. Layers that compute their weight in the forward pass get the
+    result as a frozen weight, which is not trained; everything else is. Returns ``model``.
     """
     check_fit(model, file)
     weights, points = file.weights(), file.clipping_points()
@@ -46,7 +46,7 @@ def restore(model: nn.Module, file: PackedFile) -> nn.Module:
 
 
 def _take_types(model: nn.Module, file: PackedFile) -> None:
-    """A network that was saved in half or double precision is loaded so."""
+    """A network that was saved in half or double precision is loaded in the same precision."""
     types = {name: value.dtype for name, value in file.stored.items()}
     modules = dict(model.named_modules(remove_duplicate=False))
     for layer in file.metadata.layers:
@@ -150,7 +150,7 @@ def _check_tensors(state: Mapping[str, Tensor], file: PackedFile) -> None:
 
 
 def _check_sharing(state: dict[str, Tensor], file: PackedFile) -> None:
-    """Loading two tensors into one would leave the second."""
+    """Of two tensors that are loaded into one, only the second would remain."""
     own = {frozenset(group) for group in names_by_tensor(state)}
     groups: dict[str, set[str]] = {}
     for name in state:
@@ -166,8 +166,8 @@ def _check_sharing(state: dict[str, Tensor], file: PackedFile) -> None:
 def load(path: str | Path, model: nn.Module | None = None) -> nn.Module:
     """The quantized network in a packed file, or in the run directory that holds one; in evaluation mode, on the CPU.
 
-    Its outputs are those of the saved network, and it can go on training, but for the weights of layers that
-    compute them on the way (timm's ``StdConv2d``): these are frozen. ``model`` is the float network, which is changed
+    Its outputs are those of the saved network, and it can be trained further, except for the weights of layers that
+    compute them in the forward pass (timm's ``StdConv2d``): these are frozen. ``model`` is the float network, which is changed
     in place; without it, the network is built from the specification that was saved, which works for ``timm:``,
     ``torchvision:`` and ``hwbmpq:``. Own modules have to be given, since a file must not say which code to run.
     """
@@ -192,7 +192,7 @@ def _network_of(file: PackedFile) -> nn.Module:
 
 
 def _check_without_memory(spec: str, file: PackedFile) -> None:
-    """Compare shapes before there are tensors: a file that says a billion classes must hold them."""
+    """Compare shapes before there are tensors: a file that claims a billion classes must hold their weights."""
     origin = file.metadata.origin
     sizes = {size for value in file.stored.values() for size in value.shape}
     sizes |= {size for layer in file.metadata.layers for size in layer.shape}
@@ -201,7 +201,7 @@ def _check_without_memory(spec: str, file: PackedFile) -> None:
     try:
         skeleton = _build(spec, origin, "meta")
     except ModelLoadError:
-        return  # some networks compute with their first values; what was checked has to do
+        return  # some networks compute with their initial values; what was checked must suffice
     check_fit(skeleton, file)
 
 

@@ -1,4 +1,4 @@
-"""``model.safetensors``: a quantized network whose weights take the bits that they were given."""
+"""Writing ``model.safetensors``: a quantized network, each weight stored at exactly its bits."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -48,7 +48,7 @@ def save_packed(
 
     ``origin`` is what the network came from: ``model`` (a specification such as ``timm:resnet18``), ``num_classes``,
     ``input_size``, ``target``, and whatever else JSON can hold. Without ``model``, loading needs the network as well.
-    ``example_input`` is used only if layers compute their weights on the way. The network is left as it is.
+    ``example_input`` is used only if layers compute their weights in the forward pass. The network is not changed.
     """
     metadata, tensors = _content(model, example_input, origin or {})
     header_bytes = write_container(Path(path), tensors, metadata.to_json())
@@ -127,7 +127,7 @@ def _packable(
     weights: Mapping[str, StoredWeight],
     state: dict[str, Tensor],
 ) -> set[str]:
-    """Layers whose weight can be rebuilt from codes: nobody needs its tensor in float, or at another width."""
+    """Layers whose weight can be rebuilt from codes: its tensor is not needed in float, or at another width."""
     modules = dict(model.named_modules(remove_duplicate=False))
     groups = {name: group for group in names_by_tensor(state) for name in group}
 

@@ -1,4 +1,4 @@
-"""Whether a file gives a network's answers."""
+"""Whether a file gives a network's answers; QONNX files are run by the ``qonnx`` package, where it is installed."""
 
 import io
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +19,7 @@ _READABLE_IR = 10
 
 
 class QonnxNetwork:
-    """A QONNX graph that runs node by node, one input at a time: slow, and somebody else's reading of the file."""
+    """A QONNX graph that runs node by node, one input at a time: slow, but independent of our own code."""
 
     def __init__(self, content: bytes) -> None:
         try:
@@ -67,7 +67,7 @@ class Agreement:
     """Of the inputs' largest differences; as a share of the range of the network's outputs, as all differences."""
     largest_difference: float
     top1_agreement: float | None
-    """Share of inputs with the same highest score; None if the outputs are no scores, one per class."""
+    """Share of inputs with the same highest score; None if the outputs are not scores, one per class."""
 
     @property
     def is_plausible(self) -> bool:
@@ -100,7 +100,7 @@ def agreement(expected: NDArray[np.float32], found: NDArray[np.float32]) -> Agre
     if expected.shape != found.shape:
         raise HwbmpqError(f"the file's outputs are of shape {found.shape}, the network's of {expected.shape}")
     extent = float(np.ptp(expected)) or 1.0
-    # NaN is no small difference, and max keeps it.
+    # max keeps NaN, which must not pass for a small difference.
     differences = np.abs(found - expected).reshape(len(expected), -1).max(axis=1) / extent
     are_scores = expected.ndim == 2 and expected.shape[1] > 1
     return Agreement(

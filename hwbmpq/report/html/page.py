@@ -145,7 +145,7 @@ def _data(reports: Sequence[RunReport]) -> dict[str, Any]:
 
 
 def _as_script(content: dict[str, Any]) -> Markup:
-    """JSON that no text in it can break out of."""
+    """JSON that is safe inside a script element, whatever text is in it."""
     text = json.dumps(content)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
@@ -215,7 +215,7 @@ def _line(start: tuple[float, float], end: tuple[float, float]) -> str:
 
 
 def _places(names: list[str], edges: tuple[tuple[str, str], ...]) -> dict[str, tuple[float, float]]:
-    """A row for each step from the input on; what runs side by side stands side by side."""
+    """A row for each step from the input on; nodes of the same step are side by side."""
     graph = nx.DiGraph()
     graph.add_nodes_from(names)
     graph.add_edges_from(edges)

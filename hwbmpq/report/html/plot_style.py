@@ -46,7 +46,7 @@ def of_depth(share: float) -> str:
 _SVG = "http://www.w3.org/2000/svg"
 _LINK = "http://www.w3.org/1999/xlink"
 INK = "#010203"
-"""Drawn as whatever colour the page's text has."""
+"""Replaced by the colour of the page's text."""
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "hwbmpq",
@@ -101,9 +101,9 @@ def _for_page(text: str, name: str, tips: Tooltips) -> str:
             element.set("class", "tipped")
     root.attrib.pop("width", None)
     root.attrib.pop("height", None)
-    root.set("aria-hidden", "true")  # the figure's caption says what is to be seen
+    root.set("aria-hidden", "true")  # the figure's caption describes it
     made = ElementTree.tostring(root, encoding="unicode")
-    # Several figures share one page: their names must not meet.
+    # Several figures share one page: their ids must differ.
     made = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', made)
     made = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", made)
     made = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', made)
