@@ -37,6 +37,7 @@ IMPORTS = {
     "rich": "import rich.console, rich.progress, rich.table",
     "safetensors": "import safetensors.torch",
     "scikit-learn": "import sklearn.datasets",
+    "scipy": "import scipy.optimize, scipy.sparse",
     "torchvision": "from hwbmpq.data.torchvision_import import import_torchvision; import_torchvision()",
     "timm": "from hwbmpq.data.torchvision_import import import_timm; import_timm()",
     "lightning": "from hwbmpq.data.torchvision_import import import_torchvision; import_torchvision(); import lightning.pytorch",

@@ -14,6 +14,9 @@ from torch import Tensor, nn
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("steady")
 
+collect_ignore = ["plugin"]
+"""Looking for doctests in it would register what it holds."""
+
 
 @pytest.fixture(autouse=True)
 def _fixed_seed() -> None:

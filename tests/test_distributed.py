@@ -79,7 +79,7 @@ import torch
 from torch import distributed, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
-from hwbmpq import distributed
+from hwbmpq import distributed as ranks
 from hwbmpq.search.allocator import BitAllocator
 from hwbmpq.data import load_data
 from hwbmpq.errors import HwbmpqError
@@ -109,7 +109,7 @@ def network(norm):
 
 
 def report(**facts):
-    (FOLDER / f"{distributed.rank()}.json").write_text(json.dumps(facts))
+    (FOLDER / f"{ranks.rank()}.json").write_text(json.dumps(facts))
 """
 
 WITHOUT_BATCH_STATISTICS = """
@@ -152,8 +152,8 @@ for x, _ in batches[:8]:
 start = copy.deepcopy(alone.state_dict())
 train(alone, allocator, alone, slice(0, 8))
 
-assert distributed.join(use_cuda=False)
-share = slice(0, 4) if distributed.rank() == 0 else slice(4, 8)
+assert ranks.join(use_cuda=False)
+share = slice(0, 4) if ranks.rank() == 0 else slice(4, 8)
 model = network(group_norm).double()
 together = allocator_for(model)
 model.load_state_dict(start)
@@ -169,22 +169,22 @@ def fail():
     raise HwbmpqError("no allocation")
 
 problems = []
-for attempt in (lambda: distributed.on_first_rank(fail), lambda: distributed.check_equal(distributed.rank(), "the numbers")):
+for attempt in (lambda: ranks.on_first_rank(fail), lambda: ranks.check_equal(ranks.rank(), "the numbers")):
     try:
         attempt()
     except HwbmpqError as error:
         problems.append(str(error))
-distributed.check_equal({"a": [1, 2]}, "the lists")
-answer = distributed.on_first_rank(lambda: f"from rank {distributed.rank()}")
+ranks.check_equal({"a": [1, 2]}, "the lists")
+answer = ranks.on_first_rank(lambda: f"from rank {ranks.rank()}")
 
 report(
-    rank=distributed.rank(), count=distributed.rank_count(), alone=told(allocator), together=told(together), problems=problems,
+    rank=ranks.rank(), count=ranks.rank_count(), alone=told(allocator), together=told(together), problems=problems,
     answer=answer,
     weights=max(
         float((a.detach() - b.detach()).abs().max()) for a, b in zip(alone.parameters(), model.parameters())
     ),
 )
-distributed.leave()
+ranks.leave()
 """
 
 
@@ -211,7 +211,7 @@ from hwbmpq.errors import RunStoppedError
 from hwbmpq.pipeline import compress
 from hwbmpq.training.hooks import TrainingHook
 
-assert distributed.join(use_cuda=False)
+assert ranks.join(use_cuda=False)
 data = load_data("fake", input_size=(3, 8, 8), classes=5, train_limit=48, test_limit=16)
 # Wide activations at first, which use no alpha: DDP must learn of those that begin to train.
 settings = resolve_settings(dict(
@@ -241,7 +241,7 @@ class KillAfter(TrainingHook):
 def trained(run, state=None, stop=None):
     model = network(nn.BatchNorm2d)
     with torch.no_grad():
-        model[0].weight += distributed.rank()  # DDP begins with those of rank 0
+        model[0].weight += ranks.rank()  # DDP begins with those of rank 0
     if stop is None:
         return summary(model, compress(model, data, settings, run=run, state=state))
     def patch(trainer):
@@ -259,7 +259,7 @@ def trained(run, state=None, stop=None):
 
 whole = RunDirectory(FOLDER / "whole")
 part = RunDirectory(FOLDER / "part")
-if distributed.rank() == 0:
+if ranks.rank() == 0:
     whole.create()
     part.create()
 distributed.barrier()
@@ -268,7 +268,7 @@ trained(part, stop=2)
 distributed.barrier()
 resumed = trained(part, state=part.load_checkpoint()[0])
 report(uninterrupted=uninterrupted, resumed=resumed, files=sorted(p.name for p in whole.path.iterdir()))
-distributed.leave()
+ranks.leave()
 """
 
 

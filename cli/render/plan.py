@@ -217,8 +217,8 @@ def _proof(plan: "Plan") -> str:
         return f"widths by {allocation.solver}, which optimises nothing"
     took = f" in {allocation.seconds:.1f} s" if allocation.seconds >= 1 else ""
     if allocation.optimal:
-        return f"[green]proven optimal[/] by {allocation.solver}{took}"
-    return f"[yellow]not proven[/]: the best may be {allocation.gap:.2g} better, relatively ({allocation.solver}){took}"
+        return f"[green]optimal[/]: {allocation.origin}{took}"
+    return f"[yellow]not proven[/]: the best may be {allocation.gap:.2g} better, relatively ({allocation.origin}){took}"
 
 
 def _prices(plan: "Plan") -> list[str]:

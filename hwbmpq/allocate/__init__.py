@@ -25,4 +25,3 @@ from hwbmpq.allocate.solve import solve as solve
 from hwbmpq.allocate.solvers import SolverError as SolverError
 from hwbmpq.allocate.solvers import register_solver as register_solver
 from hwbmpq.allocate.solvers import solver_names as solver_names
-from hwbmpq.allocate.solvers import solver_title as solver_title

@@ -5,7 +5,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import PlainSerializer, PlainValidator
 
 from hwbmpq.allocate.exact.prove import PROOF
 from hwbmpq.allocate.ilp import IntegerProgram
@@ -15,6 +17,8 @@ from hwbmpq.values import Precision
 
 EXACT_SEARCH = "exact search"
 """As ``proven_by`` names it."""
+_TITLES = {"highs": "HiGHS", "glpk": "GLPK"}
+"""Solvers as people write them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +58,16 @@ class Allocation:
     def optimal(self) -> bool:
         """Whether it is proven that no allocation is better by more than 1e-6, relatively."""
         return self.gap <= PROOF
+
+    @property
+    def origin(self) -> str:
+        """Who found and who proved it: ``solved by HiGHS, proven by exact search``."""
+        solver = _TITLES.get(self.solver, self.solver)
+        if self.proven_by == self.solver:
+            return f"solved and proven by {solver}"
+        improved = "improved and " if self.is_improved else ""
+        proof = f", {improved}proven by {self.proven_by}" if self.proven_by else ""
+        return f"solved by {solver}{proof}"
 
     @cached_property
     def model(self) -> Any:
@@ -125,3 +139,9 @@ def _from_json(choice: Any) -> Choice:
         weight_bits, activation_bits = choice
         return int(weight_bits), int(activation_bits)
     return int(choice)
+
+
+WrittenAllocation = Annotated[
+    Allocation, PlainValidator(Allocation.from_dict), PlainSerializer(Allocation.to_dict)
+]
+"""An allocation as files keep it."""

@@ -4,7 +4,9 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import PlainSerializer, PlainValidator, TypeAdapter
 
 from hwbmpq.allocate.allocation import Allocation
 from hwbmpq.allocate.exact.prove import PROOF
@@ -13,7 +15,12 @@ from hwbmpq.allocate.problem import AllocationError, AllocationProblem, BudgetRo
 from hwbmpq.allocate.solve import Best, bits_of, find_best
 from hwbmpq.allocate.solvers import SolverError
 from hwbmpq.costs.table import Number
+from hwbmpq.values import Precision
 
+WrittenChoice = Annotated[
+    Choice, PlainValidator(lambda text: Precision.parse(str(text))), PlainSerializer(str)
+]
+"""A choice that files keep as ``W4A8``; only precisions are read back."""
 _PERCENT = 0.01
 _NO_TIME = object()
 
@@ -30,7 +37,7 @@ class Price:
     share: float
     """The gain as a share of all that the objective can gain, from every layer at its worst to every layer at its best
     choice."""
-    changes: Mapping[str, Choice]
+    changes: Mapping[str, WrittenChoice]
     """Layers that would change, and to what."""
 
 
@@ -38,10 +45,10 @@ class Price:
 class RunnerUp:
     """The best that is left if a layer may not have its choice."""
 
-    choice: Choice
+    choice: WrittenChoice
     loss: float
     """Of the objective."""
-    changes: Mapping[str, Choice]
+    changes: Mapping[str, WrittenChoice]
     """Other layers that would change with it."""
 
 
@@ -53,7 +60,7 @@ class FirstChange:
     budget: Number
     gain: float
     """Of the objective; negative for a smaller budget."""
-    changes: Mapping[str, Choice]
+    changes: Mapping[str, WrittenChoice]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,41 +76,9 @@ class Explanation:
     """Whether there was time for every layer."""
 
     def to_dict(self) -> dict[str, Any]:
-        def plain(change: Any) -> dict[str, Any] | None:
-            if change is None:
-                return None
-            content = {name: getattr(change, name) for name in change.__slots__}
-            content["changes"] = {layer: str(choice) for layer, choice in change.changes.items()}
-            if "choice" in content:
-                content["choice"] = str(content["choice"])
-            return content
-
-        return {
-            "prices": [plain(price) for price in self.prices],
-            "runner_ups": {layer: plain(runner_up) for layer, runner_up in self.runner_ups.items()},
-            "if_grown": {cost: plain(change) for cost, change in self.if_grown.items()},
-            "if_shrunk": {cost: plain(change) for cost, change in self.if_shrunk.items()},
-            "is_complete": self.is_complete,
-        }
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any], parse: Callable[[str], Choice]) -> "Explanation":
-        """What ``to_dict`` wrote; ``parse`` reads a choice."""
-
-        def read(kind: type[Any], change: Mapping[str, Any] | None) -> Any:
-            if change is None:
-                return None
-            changes = {layer: parse(choice) for layer, choice in change["changes"].items()}
-            choice = {"choice": parse(change["choice"])} if "choice" in change else {}
-            return kind(**{**change, "changes": changes, **choice})
-
-        return cls(
-            prices=tuple(read(Price, price) for price in content["prices"]),
-            runner_ups={layer: read(RunnerUp, entry) for layer, entry in content["runner_ups"].items()},
-            if_grown={cost: read(FirstChange, entry) for cost, entry in content["if_grown"].items()},
-            if_shrunk={cost: read(FirstChange, entry) for cost, entry in content["if_shrunk"].items()},
-            is_complete=content["is_complete"],
-        )
+        """Ready for JSON."""
+        content: dict[str, Any] = TypeAdapter(Explanation).dump_python(self, mode="json")
+        return content
 
 
 def explain(

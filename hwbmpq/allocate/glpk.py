@@ -26,7 +26,7 @@ _LARGEST_INT = 2**31 - 1
 
 
 class Glpk:
-    name, title = "glpk", "GLPK"
+    name = "glpk"
 
     def why_unavailable(self) -> str:
         return "" if shutil.which("glpsol") else _PROBLEM
@@ -36,7 +36,7 @@ class Glpk:
 
 
 class _Session:
-    """GLPK has no persistent interface: it reads the model anew each time."""
+    """GLPK has no persistent interface: it reads the whole model each time."""
 
     def __init__(self, model: Any) -> None:
         self._model = model

@@ -18,7 +18,7 @@ _STOPPED = (TerminationCondition.optimal, TerminationCondition.maxTimeLimit)
 
 
 class Highs:
-    name, title = "highs", "HiGHS"
+    name = "highs"
 
     def why_unavailable(self) -> str:
         return "" if appsi.highspy_available else "highspy cannot be imported"

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 
@@ -219,9 +220,8 @@ def _decide(
     best: Best | None = None
     for gap in (_TIGHT_GAP,) if program.size <= _SMALL else (_ROUGH_GAP, _TIGHT_GAP):
         try:
-            asked, answer = first_that_works(
-                solver, lambda each, gap=gap: program.solve(each, deadline - time.monotonic(), gap)
-            )
+            left = deadline - time.monotonic()
+            asked, answer = first_that_works(solver, partial(program.solve, seconds=left, gap=gap))
         except SolverError as error:
             if best is None:
                 raise
@@ -240,6 +240,10 @@ def _decide(
     if best is None:
         raise SolverError(f"{asked.name} found no allocation within the time limit", hint="allow more time")
     return best
+
+
+def _worth(problem: AllocationProblem, picks: Picks) -> float:
+    return problem.objective(problem.bits(picks.tolist()))
 
 
 def _within_budgets(problem: AllocationProblem, program: IntegerProgram, answer: Answer) -> Picks | None:
@@ -264,5 +268,6 @@ def _explained(
         if answer.bound is not None:
             bound = max(found.value, min(bound, program.in_problem(answer.bound)))
         proven_by = solver if is_proven(found.value, bound) else ""
-    is_improved = given is None or found.value > problem.objective(problem.bits(given.tolist()))
+    assert found.picks is not None
+    is_improved = given is None or _worth(problem, given) < _worth(problem, found.picks)
     return _best(problem, found, bound, solver=solver, proven_by=proven_by, is_improved=is_improved)

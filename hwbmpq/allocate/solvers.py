@@ -38,8 +38,6 @@ class Session(Protocol):
 
 class Solver(Protocol):
     name: str
-    title: str
-    """As people write it."""
 
     def why_unavailable(self) -> str:
         """Empty if it can be used."""
@@ -61,11 +59,6 @@ def register_solver(solver: Solver) -> Solver:
 def solver_names() -> tuple[str, ...]:
     """The fastest first."""
     return SOLVERS.names()
-
-
-def solver_title(name: str) -> str:
-    """A solver's name as people write it; what is not a solver (``random``) keeps its own."""
-    return str(SOLVERS.get(name).title) if name in SOLVERS else name
 
 
 def solvers_for(name: str) -> Iterator[Solver]:

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
-from hwbmpq.allocate import Allocation, Explanation
+from hwbmpq.allocate import Explanation
+from hwbmpq.allocate.allocation import WrittenAllocation
 from hwbmpq.costs.table import CostTable, FigureUse, Number, WrittenPrecision
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.values import Layer, Precision, Sensitivity, TieGroup, Unquantized
@@ -61,14 +62,6 @@ class Alternative:
     fits: bool
 
 
-_WrittenAllocation = Annotated[
-    Allocation, PlainValidator(Allocation.from_dict), PlainSerializer(Allocation.to_dict)
-]
-_WrittenExplanation = Annotated[
-    Explanation,
-    PlainValidator(lambda content: Explanation.from_dict(content, Precision.parse)),
-    PlainSerializer(Explanation.to_dict),
-]
 _WrittenSensitivity = Annotated[
     Sensitivity,
     PlainValidator(lambda c: Sensitivity(method=c["method"], scores={}, remarks=tuple(c["remarks"]))),
@@ -86,9 +79,9 @@ class Plan:
     sensitivity: _WrittenSensitivity
     layers: tuple[LayerReport, ...]
     costs: Mapping[str, CostReport]
-    allocation: _WrittenAllocation
+    allocation: WrittenAllocation
     alternatives: tuple[Alternative, ...]
-    explanation: _WrittenExplanation | None
+    explanation: Explanation | None
     objective_range: tuple[Number, Number]
     """Of the objective, from every layer at its worst to every layer at its best choice."""
     is_optimized: bool = True

@@ -4,14 +4,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from hwbmpq.allocate import Allocation
-from hwbmpq.costs.table import Number
+from hwbmpq.allocate.allocation import WrittenAllocation
+from hwbmpq.costs.table import Number, WrittenPrecision
 from hwbmpq.search.space import SearchSpace
-from hwbmpq.values import Precision, Sensitivity
+from hwbmpq.values import Sensitivity
 
-Bits = Mapping[str, Precision]
+Bits = Mapping[str, WrittenPrecision]
 CalibrationBatches = Callable[[], Iterable[tuple[Tensor, Tensor]]]
 
 
@@ -20,8 +22,8 @@ class Move:
     """A layer that got another width."""
 
     layer: str
-    before: Precision
-    after: Precision
+    before: WrittenPrecision
+    after: WrittenPrecision
     why: str
 
     def __str__(self) -> str:
@@ -37,13 +39,13 @@ class Decision:
     method: str
     sensitivities: Mapping[str, float]
     """ENBG by layer over the interval that ended; empty if the method does not look at it."""
-    before: Bits
-    after: Bits
-    allocation: Allocation
-    moves: tuple[Move, ...]
     decided_by: Sensitivity
     """ENBG, or what else the method looked at: densities, Hessian traces."""
     objective: str = "linear"
+    before: Bits
+    after: Bits
+    moves: tuple[Move, ...]
+    allocation: WrittenAllocation
 
     @property
     def costs(self) -> Mapping[str, Number]:
@@ -54,42 +56,16 @@ class Decision:
         return self.allocation.slack
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "epoch": self.epoch,
-            "method": self.method,
-            "sensitivities": dict(self.sensitivities),
-            "decided_by": self.decided_by.to_dict(),
-            "objective": self.objective,
-            "before": {layer: str(precision) for layer, precision in self.before.items()},
-            "after": {layer: str(precision) for layer, precision in self.after.items()},
-            "moves": [
-                {"layer": m.layer, "before": str(m.before), "after": str(m.after), "why": m.why}
-                for m in self.moves
-            ],
-            "allocation": self.allocation.to_dict(),
-        }
+        """Ready for JSON."""
+        content: dict[str, Any] = _WRITTEN.dump_python(self, mode="json")
+        return content
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Decision":
-        return cls(
-            epoch=content["epoch"],
-            method=content["method"],
-            sensitivities=content["sensitivities"],
-            decided_by=Sensitivity.from_dict(content["decided_by"]),
-            objective=content["objective"],
-            before={layer: Precision.parse(text) for layer, text in content["before"].items()},
-            after={layer: Precision.parse(text) for layer, text in content["after"].items()},
-            moves=tuple(
-                Move(
-                    layer=move["layer"],
-                    before=Precision.parse(move["before"]),
-                    after=Precision.parse(move["after"]),
-                    why=move["why"],
-                )
-                for move in content["moves"]
-            ),
-            allocation=Allocation.from_dict(content["allocation"]),
-        )
+        return _WRITTEN.validate_python(content)
+
+
+_WRITTEN = TypeAdapter(Decision)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -158,7 +158,7 @@ def report_on(
     with_explanation: bool = False,
     on_step: Callable[[int, int], None] | None = None,
 ) -> Plan:
-    """The report of an allocation, whoever made it: its costs, and the one-width alternatives beside it."""
+    """The report of an allocation: its costs, and the single-width alternatives beside it."""
     costs = space.costs
     problem = space.problem_for(sensitivity, objective)
     allocation = replace(allocation, objective=problem.objective(allocation.bits), problem=problem)

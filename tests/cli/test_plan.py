@@ -31,7 +31,7 @@ def test_report_shows_layers_costs_budgets_and_alternatives(plan: Callable[..., 
     assert "runner-up" in text
     assert "24.35 KiB" in text  # 74,800 weights × 32 bits / 12
     assert "all W4A4, over budget" in text
-    assert "proven optimal" in text
+    assert "proven by exact search" in text
     assert "float" in text
 
 
@@ -62,7 +62,7 @@ def test_pasting_the_corrected_budgets_works(plan: Callable[..., str]) -> None:
     pasted = error.rpartition("--budget ")[2].split()
     assert [text.partition("=")[0] for text in pasted] == ["memory", "latency", "energy"]
     assert "latency=13ms" in pasted  # said as it was
-    assert "proven optimal" in plan("--budget", *pasted)
+    assert "proven by exact search" in plan("--budget", *pasted)
 
 
 @pytest.mark.parametrize(
