@@ -216,7 +216,8 @@ def _checked(what: str, table: Table, values: Table | None = None) -> Table:
     for layer, choices in table.items():
         if not isinstance(layer, str) or not isinstance(choices, Mapping):
             raise AllocationError(
-                f"{what}: {layer!r}: {choices!r} is not a table", hint='write {"layer": {2: number, 4: number}}'
+                f"{what}: {layer!r}: {choices!r} is not a table",
+                hint='write {"layer": {2: number, 4: number}}',
             )
         if values is not None and layer not in values:
             raise UnknownNameError(f"layer for {what}", layer, values)

@@ -15,8 +15,8 @@ from hwbmpq.allocate.problem import AllocationProblem
 from hwbmpq.data import LabelledImages
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import LayerGraph
+from hwbmpq.graph.layergraph import outline
 from hwbmpq.graph.operations import first_tensor
-from hwbmpq.graph.outline import outline
 from hwbmpq.hardware import uniform
 from hwbmpq.quant.layers import eval_mode
 from hwbmpq.report import Alternative, CostReport, LayerFacts, LayerReport, Node, Plan, RunFacts
