@@ -111,8 +111,18 @@ def compress(
         if on_trainer is not None:
             on_trainer(trainer)
         progress = trainer.run()
-    seconds = time.monotonic() - start
-    return _ended(network, allocator, progress, data, settings, run, facts, seconds=seconds)
+    folder = run if distributed.rank() == 0 else None
+    result = Compression(
+        evaluation=_last_evaluation(progress, len(data.test)),
+        progress=progress,
+        decisions=tuple(allocator.history),
+        plan=final_report(allocator),
+        seconds=time.monotonic() - start,
+        size=None if folder is None else _save_packed(network, data, settings, folder),
+    )
+    if folder is not None and facts is not None:
+        _save_result(folder, facts, result, settings)
+    return result
 
 
 def _seed(number: int) -> None:
@@ -121,34 +131,12 @@ def _seed(number: int) -> None:
     random.seed(number)
 
 
-def _ended(
-    network: nn.Module,
-    allocator: BitAllocator,
-    progress: Progress,
-    data: ImageData,
-    settings: RunSettings,
-    run: RunDirectory | None,
-    facts: RunFacts | None,
-    *,
-    seconds: float,
-) -> Compression:
-    """The result of a run; the first rank writes what others read of it."""
-    folder = run if distributed.rank() == 0 else None
-    result = Compression(
-        evaluation=_last_evaluation(progress, len(data.test)),
-        progress=progress,
-        decisions=tuple(allocator.history),
-        plan=final_report(allocator),
-        seconds=seconds,
-        size=None if folder is None else _save_packed(network, data, settings, folder),
-    )
-    if folder is not None and facts is not None:
-        # Again: a run may have been cut off between its last checkpoint and the history that belongs to it.
-        folder.save_history(progress.records)
-        content = summary(result, settings)
-        folder.save_allocation(content)
-        write_report(folder, facts, result, content)
-    return result
+def _save_result(run: RunDirectory, facts: RunFacts, result: Compression, settings: RunSettings) -> None:
+    # Again: a run may have been cut off between its last checkpoint and the history that belongs to it.
+    run.save_history(result.progress.records)
+    content = summary(result, settings)
+    run.save_allocation(content)
+    write_report(run, facts, result, content)
 
 
 def _facts(

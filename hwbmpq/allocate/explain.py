@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import PlainSerializer, PlainValidator, TypeAdapter
@@ -22,7 +23,7 @@ WrittenChoice = Annotated[
 ]
 """A choice that files keep as ``W4A8``; only precisions are read back."""
 _PERCENT = 0.01
-_NO_TIME = object()
+_KINDS = ("shrunk", "runner-up", "grown")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,18 +103,33 @@ def explain(
     limited = {row.cost for row in allocation.problem.limited_rows}
     budgets = {cost: budget for cost, budget in allocation.budgets.items() if cost in limited}
     steps = [(c, i) for c, b in budgets.items() for i in [_PERCENT * abs(b), *(increases or {}).get(c, ())]]
-    prices = [asker.in_time(asker.price, cost, increase) for cost, increase in steps]
-    shrunk = {cost: asker.in_time(asker.if_shrunk, cost) for cost in budgets}
-    runner_ups = asker.runner_ups(on_step)
-    grown = {cost: asker.in_time(asker.if_grown, cost) for cost in budgets}
-    free = [layer for g in allocation.problem.groups if len(g.choices) > 1 for layer in g.layers]
-    answers = [*prices, *shrunk.values(), *grown.values()]
+    free = [group for group in allocation.problem.groups if len(group.choices) > 1]
+    questions: dict[tuple[Any, ...], Callable[[], Any]] = {
+        **{("price", *step): partial(asker.price, *step) for step in steps},
+        **{("shrunk", cost): partial(asker.if_shrunk, cost) for cost in budgets},
+        **{("runner-up", group.name): partial(asker.runner_up, group) for group in free},
+        **{("grown", cost): partial(asker.if_grown, cost) for cost in budgets},
+    }
+    answers: dict[tuple[Any, ...], Any] = {}
+    for key, ask in questions.items():
+        try:
+            answers[key] = ask()
+        except (SolverError, TimeoutError):
+            continue  # there was no time for it
+        if on_step is not None and key[0] == "runner-up":
+            on_step(sum(kind == "runner-up" for kind, *_ in answers), len(free))
+    found = {kind: {key[1]: a for key, a in answers.items() if key[0] == kind} for kind in _KINDS}
     return Explanation(
-        prices=tuple(price for price in prices if isinstance(price, Price)),
-        runner_ups=runner_ups,
-        if_grown={cost: change for cost, change in grown.items() if change is not _NO_TIME},
-        if_shrunk={cost: change for cost, change in shrunk.items() if change is not _NO_TIME},
-        is_complete=all(layer in runner_ups for layer in free) and _NO_TIME not in answers,
+        prices=tuple(answer for answer in answers.values() if isinstance(answer, Price)),
+        runner_ups={
+            layer: found["runner-up"][group.name]
+            for group in free
+            if group.name in found["runner-up"]
+            for layer in group.layers
+        },
+        if_grown=found["grown"],
+        if_shrunk=found["shrunk"],
+        is_complete=len(answers) == len(questions),
     )
 
 
@@ -125,13 +141,6 @@ class _Asker:
         self._solver = solver
         low, high = problem.objective_range
         self._range = high - low
-
-    def in_time(self, ask: Callable[..., Any], *arguments: Any) -> Any:
-        """The answer to a question, or that there was no time for it."""
-        try:
-            return ask(*arguments)
-        except (SolverError, TimeoutError):
-            return _NO_TIME
 
     def price(self, cost: str, increase: Number) -> Price | None:
         budget = self._allocation.budgets[cost] + increase
@@ -176,19 +185,7 @@ class _Asker:
         change = self._first_change(cost, budget, self._solve(self._with_budget(cost, budget)))
         return change if change is not None and change.gain > 0 else None
 
-    def runner_ups(self, on_step: Callable[[int, int], None] | None) -> dict[str, RunnerUp | None]:
-        free = [group for group in self._problem.groups if len(group.choices) > 1]
-        found: dict[str, RunnerUp | None] = {}
-        for done, group in enumerate(free):
-            runner_up = self.in_time(self._runner_up, group)
-            if runner_up is _NO_TIME:
-                break
-            found.update(dict.fromkeys(group.layers, runner_up))
-            if on_step is not None:
-                on_step(done + 1, len(free))
-        return found
-
-    def _runner_up(self, group: Group) -> RunnerUp | None:
+    def runner_up(self, group: Group) -> RunnerUp | None:
         mine = self._allocation.bits[group.name]
         others = [choice for choice in group.choices if choice != mine]
         best = self._solve(self._problem.with_choices(group.name, others))
