@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.quant import WeightQuantizer, quantized_layers
 from hwbmpq.quant.layers import FROZEN, QuantizedLayer, eval_mode, float_inputs, float_weights
-from hwbmpq.quant.weight_quantizer import PaperQuantizer, keep_weights
+from hwbmpq.quant.quantizers import PaperQuantizer, keep_weights
 from hwbmpq.values import FLOAT_BITS
 
 _BYTE_BITS = 8

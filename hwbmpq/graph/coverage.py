@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from torch import nn
 
 from hwbmpq.graph.operations import LAYER_KINDS, WEIGHTED_MODULES, Operation
-from hwbmpq.quant.input_quantizer import InputQuantizer
+from hwbmpq.quant.quantizers import InputQuantizer
 from hwbmpq.values import Uncovered
 
 _EMBEDDING_MODULES = (nn.Embedding, nn.EmbeddingBag)

@@ -9,9 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from hwbmpq.quant.input_quantizer import InputQuantizer
-from hwbmpq.quant.loading import LoadsFloatCheckpoints
-from hwbmpq.quant.weight_quantizer import WeightQuantizer
+from hwbmpq.quant.quantizers import InputQuantizer, LoadsFloatCheckpoints, WeightQuantizer
 from hwbmpq.values import FLOAT_BITS, Precision
 
 FROZEN = "frozen_weight"

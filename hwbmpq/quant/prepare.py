@@ -9,9 +9,8 @@ from torch import nn
 
 from hwbmpq.deprecated import renamed_arguments
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.quant.input_quantizer import InputQuantizer
 from hwbmpq.quant.layers import QuantizedLayer, quantized_class
-from hwbmpq.quant.weight_quantizer import WeightQuantizer
+from hwbmpq.quant.quantizers import InputQuantizer, WeightQuantizer
 from hwbmpq.registry import QUANTIZERS
 from hwbmpq.values import Layer, Precision
 

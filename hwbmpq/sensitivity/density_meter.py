@@ -11,14 +11,13 @@ from torch.utils.hooks import RemovableHandle
 
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.quant import as_precision, quantized_layers
-from hwbmpq.sensitivity.measure import SensitivityInputs
+from hwbmpq.sensitivity.measure import SensitivityInputs, run_steps
 from hwbmpq.sensitivity.registry import register
-from hwbmpq.sensitivity.steps import run_steps
 from hwbmpq.values import FLOAT_BITS, Layer, Sensitivity
 
 
 @register("activation_density", needs_data=True)
-def measure(measurement: SensitivityInputs) -> Sensitivity:
+def measure_activation_density(measurement: SensitivityInputs) -> Sensitivity:
     """Score: the layer's activation density on the float network (Vasquez et al. 2021). No errors."""
     # Nothing is rounded, hence nothing calibrated: every batch runs, and counts, once.
     in_float = dict.fromkeys(measurement.precisions, as_precision(FLOAT_BITS))

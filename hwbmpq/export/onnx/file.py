@@ -18,11 +18,20 @@ from torch import Tensor, nn
 
 import hwbmpq
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.export.onnx import checksum, matmul_nbits, qdq, qonnx_form
-from hwbmpq.export.onnx.edits import GraphEditor
+from hwbmpq.export.onnx import checksum
+from hwbmpq.export.onnx.graph import GraphEditor, Product, find_products, fold_batchnorm
 from hwbmpq.export.onnx.int8_form import Int8Plan, lower_for_int8
-from hwbmpq.export.onnx.products import Product, find_products, fold_batchnorm
-from hwbmpq.export.onnx.qdq import TWO_BIT_OPSET, stored_width
+from hwbmpq.export.onnx.kernels import MATMUL_NBITS_DOMAIN
+from hwbmpq.export.onnx.lowering import (
+    QUANT_DOMAIN,
+    TWO_BIT_OPSET,
+    activation_quants,
+    qdq_activation,
+    qdq_weight,
+    qonnx_activation,
+    qonnx_weight,
+    stored_width,
+)
 from hwbmpq.export.onnx.trace import PLACEHOLDER_DOMAIN, TRACED_OPSET, TracedGraph, trace_network
 from hwbmpq.export.packed.size import SizeAccount, SizeLine
 from hwbmpq.export.runtime.onnxruntime import LARGEST_FILE, as_input, output_ranges
@@ -166,22 +175,22 @@ class _Lowering:
 
     def to_qdq(self) -> None:
         for product in self.products:
-            qdq.lower_weight(product, self.editor)
-        for quant in qdq.activation_quants(self.traced):
-            qdq.lower_activation(quant, self.editor)
+            qdq_weight(product, self.editor)
+        for quant in activation_quants(self.traced):
+            qdq_activation(quant, self.editor)
 
     def to_qonnx(self) -> None:
         for product in self.products:
-            qonnx_form.lower_weight(product, self.editor)
-        for quant in qdq.activation_quants(self.traced):
-            qonnx_form.lower_activation(quant, self.editor)
-        self.traced.model.opset_imports[qonnx_form.QUANT_DOMAIN] = 1
+            qonnx_weight(product, self.editor)
+        for quant in activation_quants(self.traced):
+            qonnx_activation(quant, self.editor)
+        self.traced.model.opset_imports[QUANT_DOMAIN] = 1
 
     def to_int8(
         self, exact: "_Lowering", batches: Iterable[NDArray[np.float32]], *, accumulates_int32: bool
     ) -> None:
         """``exact`` is another copy, which gives the ranges."""
-        quants = {quant.node: quant for quant in qdq.activation_quants(self.traced)}
+        quants = {quant.node: quant for quant in activation_quants(self.traced)}
         self.plan = Int8Plan(products=self.products, quants=quants, accumulates_int32=accumulates_int32)
         exact.to_qdq()
         ranges = (
@@ -189,7 +198,7 @@ class _Lowering:
         )
         lower_for_int8(self.plan, ranges, self.editor)
         if self.plan.matmul_nbits:
-            self.traced.model.opset_imports[matmul_nbits.DOMAIN] = 1
+            self.traced.model.opset_imports[MATMUL_NBITS_DOMAIN] = 1
 
     def content(self, also: tuple[str, ...] = ()) -> bytes:
         """The graph in bytes, checked; ``also`` names values that it gives as well."""

@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from hwbmpq.export.onnx.edits import GraphEditor, bypass, constant_of, only_reader, take_type
-from hwbmpq.export.onnx.int8_weights import (
+from hwbmpq.export.onnx.graph import GraphEditor, Product, bypass, constant_of, only_reader, take_type
+from hwbmpq.export.onnx.kernels import (
     BYTE,
     MIDDLE,
     Int8Weight,
+    fits_matmul_nbits,
     has_known_bias,
     insert_int8_weight,
     int8_weight,
+    to_matmul_nbits,
 )
-from hwbmpq.export.onnx.matmul_nbits import fits_matmul_nbits, to_matmul_nbits
-from hwbmpq.export.onnx.products import Product
-from hwbmpq.export.onnx.qdq import ActivationQuant, lower_activation
+from hwbmpq.export.onnx.lowering import ActivationQuant, qdq_activation
 
 _INTEGER_KERNELS = ("Conv", "Gemm", "MatMul")
 _MADE_INTEGER = ("Conv", "ConvTranspose", "Gemm")
@@ -99,7 +99,7 @@ def lower_for_int8(plan: Int8Plan, ranges: Mapping[str, tuple[float, float]], ed
         if quant.bits <= BYTE:
             _int8_activation(quant, plan.moved.get(node), editor)
         else:
-            lower_activation(quant, editor)
+            qdq_activation(quant, editor)
     for node in list(editor.graph):
         _keep_in_float(node, editor)
 

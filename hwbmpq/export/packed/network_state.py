@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.quant.input_quantizer import InputQuantizer
 from hwbmpq.quant.layers import FROZEN, QuantizedLayer, weight_entries
+from hwbmpq.quant.quantizers import InputQuantizer
 
 
 def own_state(model: nn.Module) -> dict[str, Tensor]:

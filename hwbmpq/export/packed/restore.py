@@ -12,9 +12,9 @@ from hwbmpq.export.packed.schema import PackedLayer
 from hwbmpq.export.stored_weights import StoredWeight
 from hwbmpq.graph.operations import WEIGHTED_MODULES
 from hwbmpq.quant import assign, quantized_layers
-from hwbmpq.quant.input_quantizer import InputQuantizer
 from hwbmpq.quant.layers import QuantizedLayer
 from hwbmpq.quant.prepare import SharedInput, quantize_layers
+from hwbmpq.quant.quantizers import InputQuantizer
 
 _ANOTHER = "is it the network that was saved, with as many classes?"
 

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from hwbmpq.quant import assign, quantized_layers
 from hwbmpq.quant.functional import TERNARY_BITS, largest_code
 from hwbmpq.quant.layers import QuantizedLayer, eval_mode, float_weights
-from hwbmpq.training.ptq.calibration import Batches, images_of
-from hwbmpq.training.ptq.input_capture import CapturedInput, InputCapture
+from hwbmpq.training.ptq.calibration import Batches, CapturedInput, InputCapture, images_of
 from hwbmpq.values import FLOAT_BITS
 
 _CANDIDATES = 64

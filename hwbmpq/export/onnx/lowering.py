@@ -1,4 +1,8 @@
-"""Quantizers become QuantizeLinear and DequantizeLinear: the graph that any ONNX runtime understands."""
+"""Placeholders become quantization nodes of a standard.
+
+``qdq_*`` insert QuantizeLinear and DequantizeLinear, which any ONNX runtime understands; ``qonnx_*`` insert one Quant
+node of any width, which QONNX, FINN and hls4ml read.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,11 +11,10 @@ import numpy as np
 import onnx_ir as ir
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.export.onnx.edits import GraphEditor, bypass
-from hwbmpq.export.onnx.products import Product
+from hwbmpq.export.onnx.graph import GraphEditor, Product, bypass
 from hwbmpq.export.onnx.trace import ACTIVATION, TracedGraph
 from hwbmpq.quant.functional import SMALLEST_ALPHA, largest_code
-from hwbmpq.quant.input_quantizer import OBSERVED_BITS, InputQuantizer
+from hwbmpq.quant.quantizers import OBSERVED_BITS, InputQuantizer
 
 _SIGNED = {2: ir.DataType.INT2, 4: ir.DataType.INT4, 8: ir.DataType.INT8, 16: ir.DataType.INT16}
 _UNSIGNED = {2: ir.DataType.UINT2, 4: ir.DataType.UINT4, 8: ir.DataType.UINT8, 16: ir.DataType.UINT16}
@@ -90,7 +93,7 @@ def _has_step(quantizer: InputQuantizer, bits: int) -> bool:
     return known.has_alpha or saw_only_zeros
 
 
-def lower_activation(quant: ActivationQuant, editor: GraphEditor) -> None:
+def qdq_activation(quant: ActivationQuant, editor: GraphEditor) -> None:
     value = quant.node.inputs[0]
     assert value is not None
     name = f"{quant.name}.input"
@@ -111,7 +114,7 @@ def lower_activation(quant: ActivationQuant, editor: GraphEditor) -> None:
     bypass(quant.node, editor.before(quant.node, "Clip", [value, low, high], f"{name}_clipped"))
 
 
-def lower_weight(product: Product, editor: GraphEditor) -> None:
+def qdq_weight(product: Product, editor: GraphEditor) -> None:
     """The product reads integers; the next wider type holds those of a width that ONNX does not have."""
     name = f"{product.layer}.weight"
     codes = editor.constant(f"{name}_codes", product.codes, storage_type(product.bits, signed=True))
@@ -124,3 +127,45 @@ def lower_weight(product: Product, editor: GraphEditor) -> None:
         bounds = editor.bounds(name, -largest, largest)
         weight = editor.before(product.node, "Clip", [weight, *bounds], f"{name}_values")
     product.node.replace_input_with(1, weight)
+
+
+QUANT_DOMAIN = "qonnx.custom_op.general"
+
+
+def qonnx_activation(quant: ActivationQuant, editor: GraphEditor) -> None:
+    value = quant.node.inputs[0]
+    assert value is not None
+    name = f"{quant.name}.input"
+    scale = editor.constant(f"{name}_scale", quant.scale)
+    bypass(quant.node, _quant_node(editor, quant.node, value, scale, quant.bits, name, signed=quant.signed))
+
+
+def qonnx_weight(product: Product, editor: GraphEditor) -> None:
+    """Weights in float whose Quant node gives back the integers: QONNX stores them so."""
+    name = f"{product.layer}.weight"
+    values = editor.constant(f"{name}_float", product.codes * product.aligned_scale)
+    scale = editor.constant(f"{name}_scale", product.aligned_scale)
+    quantized = _quant_node(editor, product.node, values, scale, product.bits, name, signed=True)
+    product.node.replace_input_with(1, quantized)
+
+
+def _quant_node(
+    editor: GraphEditor,
+    node: ir.Node,
+    value: ir.Value,
+    scale: ir.Value,
+    bits: int,
+    name: str,
+    *,
+    signed: bool,
+) -> ir.Value:
+    """Signed ranges are symmetric, which QONNX calls narrow."""
+    settings = [scale, editor.constant("no_zero_point", 0.0), editor.constant("width", np.float32(bits))]
+    return editor.before(
+        node,
+        "Quant",
+        [value, *settings],
+        f"{name}_quantized",
+        {"signed": int(signed), "narrow": int(signed), "rounding_mode": "ROUND"},
+        domain=QUANT_DOMAIN,
+    )
