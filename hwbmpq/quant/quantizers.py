@@ -59,9 +59,9 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 class WeightQuantizer(LoadsFloatCheckpoints):
     """Rounds the weight of one layer to ``bits``; at 32 bits it returns the weight itself.
 
-    A subclass says by ``codes_and_scale`` what a weight is stored as; packing, ONNX and sizes read it from there. One
-    that learns has parameters of its own, names them in ``added_entries`` and gives them a gradient in ``forward``;
-    after ``set_bits`` it starts anew from the next weight it sees. ``parameter_groups`` finds the parameters.
+    A subclass defines in ``codes_and_scale`` how a weight is stored; packing, ONNX and sizes use it. One that learns
+    has parameters of its own, names them in ``added_entries`` and gives them a gradient in ``forward``;
+    after ``set_bits`` it initialises them from the next weight it sees. ``parameter_groups`` finds the parameters.
 
     Hooks belong to this network only: they are neither copied nor pickled.
     """
@@ -73,12 +73,12 @@ class WeightQuantizer(LoadsFloatCheckpoints):
         super().__init__()
         self.bits = FLOAT_BITS
         self.channel_axis = channel_axis
-        """The axis with a scale for each index; None: one scale in all."""
+        """The axis with a scale for each index; None for a single scale."""
         self.name = name
 
     @abstractmethod
     def codes_and_scale(self, weight: Tensor, bits: int | None = None) -> tuple[Tensor, Tensor]:
-        """Integers (as floats) and the scale that they are multiplied with, at ``bits`` if not at the present width.
+        """Integers (as floats) and the scale that they are multiplied with, at ``bits`` or the present width.
 
         The scale has the weight's number of axes, all of length 1 but ``channel_axis``. Half precision is computed in
         float32. The same weight always gives the same codes.
@@ -111,7 +111,7 @@ class WeightQuantizer(LoadsFloatCheckpoints):
 
 
 def keep_weights(quantizer: WeightQuantizer, weights: list[Tensor]) -> RemovableHandle:
-    """Add what enters a quantizer to ``weights``, until the hook is removed."""
+    """Append the weights that enter a quantizer to ``weights``, until the hook is removed."""
 
     def keep(_: nn.Module, args: tuple[Tensor]) -> None:
         weights.append(args[0])
@@ -144,9 +144,9 @@ _CLIP_CANDIDATES = 40
 
 
 class _Calibration:
-    """How far the initialisation has come; one object for a quantizer and its data-parallel replicas.
+    """How far initialisation has come; one object for a quantizer and its data-parallel replicas.
 
-    Compiled code looks at the flags only: a counter would be compiled anew at each value.
+    Compiled code reads the flags only: a counter would trigger recompilation at each value.
     """
 
     def __init__(self) -> None:
@@ -165,9 +165,9 @@ class InputQuantizer(LoadsFloatCheckpoints):
     """Clips a tensor at a trainable α and rounds it (PACT); at 16 bits, uses the range seen in training.
 
     α is initialised from the first training batches: the clipping point with the least squared error at the
-    width in use. It stays there for the network's own input, which no training moves: a gradient for it
-    would cost the first layer a whole backward pass. In evaluation mode nothing is learned, except from
-    the very first batch if there was no training. Readers at the same width get the very same tensor.
+    width in use. For the network's own input it stays there, since training does not change that input and
+    the gradient would cost the first layer a whole backward pass. In evaluation mode nothing is learned,
+    except from the first batch if there was no training. Readers at the same width get the same tensor.
     """
 
     added_entries = ("alpha", "observed", "_extra_state")
@@ -185,7 +185,7 @@ class InputQuantizer(LoadsFloatCheckpoints):
         self.calibration = _Calibration()
         self._widths: dict[str, int] = {}
         self._last: _LastResult | None = None
-        self._calibrated: _Data | None = None
+        self._calibrated: tuple[weakref.ref[Tensor], int] | None = None
 
     def forward(self, values: Tensor, bits: int) -> Tensor:
         if bits == FLOAT_BITS:
@@ -214,17 +214,19 @@ class InputQuantizer(LoadsFloatCheckpoints):
         if values.numel():
             peak = values.abs().amax().to(self.observed.dtype)
             if self.training and is_distributed():
-                distributed.all_reduce(peak, distributed.ReduceOp.MAX)  # or they would round differently
+                distributed.all_reduce(peak, distributed.ReduceOp.MAX)  # or ranks would round differently
             self.observed.copy_(torch.maximum(self.observed, peak))
             self.calibration.has_range = True
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _calibrate(self, values: Tensor, bits: int) -> None:
         """Move α to the mean of the best clipping points of the batches so far."""
-        seen_already = self._calibrated is not None and self._calibrated.is_of(values)
-        if seen_already or _inside_backward():
-            return  # another reader at another width; a recomputed forward pass
-        self._calibrated = _Data(values)
+        last = self._calibrated
+        if last is not None and last[0]() is not None and last[1] == values.data_ptr():
+            return  # another reader, at another width, has calibrated on this very data
+        if torch._C._current_graph_task_id() != -1:
+            return  # inside backward: activation checkpointing runs the forward pass again, with the same α
+        self._calibrated = weakref.ref(values), values.data_ptr()
         values = values.detach()
         best = best_clip(values, bits, signed=self.signed) if bool(values.any()) else None
         if self.training and is_distributed():
@@ -237,7 +239,7 @@ class InputQuantizer(LoadsFloatCheckpoints):
         self.calibration.count_batch()
 
     def set_width(self, reader: str, bits: int) -> None:
-        """Note a reader's width. α trains only while one makes use of it: DDP wants a gradient for all that trains."""
+        """Note a reader's width. α trains only while a reader uses it: DDP expects a gradient for every trainable parameter."""
         self._widths[reader] = bits
         is_used = any(width < OBSERVED_BITS for width in self._widths.values())
         self.alpha.requires_grad_(self.trainable and is_used)
@@ -260,20 +262,8 @@ class InputQuantizer(LoadsFloatCheckpoints):
         return f"signed={self.signed}"
 
 
-class _Data:
-    """Which tensor it was, as long as somebody else keeps it alive."""
-
-    def __init__(self, values: Tensor) -> None:
-        self._values = weakref.ref(values)
-        self._storage = values.data_ptr()
-
-    def is_of(self, values: Tensor) -> bool:
-        """Whether it was this very data."""
-        return self._values() is not None and self._storage == values.data_ptr()
-
-
 class _LastResult:
-    """The last quantized tensor, as long as somebody else keeps it alive."""
+    """The last quantized tensor, as long as something else keeps it alive."""
 
     def __init__(self, quantizer: InputQuantizer, values: Tensor, bits: int, quantized: Tensor) -> None:
         self._key = self._key_of(quantizer, values, bits)
@@ -291,16 +281,11 @@ class _LastResult:
 
 
 def _mean_over_ranks(best: Tensor | None, like: Tensor) -> Tensor | None:
-    """The mean clipping point of the ranks that have one, so that all go on with the same α."""
+    """The mean clipping point of the ranks that have one, so that all continue with the same α."""
     point = like.new_zeros(()) if best is None else best.to(like.dtype)
     total = torch.stack([point, like.new_tensor(float(best is not None))])
     distributed.all_reduce(total)
     return total[0] / total[1] if bool(total[1]) else None
-
-
-def _inside_backward() -> bool:
-    """Activation checkpointing runs the forward pass again during backward: it must see the same α."""
-    return bool(torch._C._current_graph_task_id() != -1)
 
 
 def best_clip(values: Tensor, bits: int, *, signed: bool) -> Tensor:

@@ -61,7 +61,7 @@ def _squared_norm(values: Tensor) -> float:
 
 @register("divergence", needs_data=True)
 def measure_divergence(measurement: SensitivityInputs) -> Sensitivity:
-    """Errors: divergence of the answers, per image, from those at the precisions given; the score is the narrowest width's.
+    """Errors: divergence of the outputs, per image, from those at the given precisions. Score: the narrowest width's.
 
     A forward pass for every layer, width and batch. Labels do not matter.
     """
@@ -77,7 +77,7 @@ def measure_divergence(measurement: SensitivityInputs) -> Sensitivity:
         for name, sums in totals.items():
             for bits, answers in _narrowed(network, layers[name], sums, step.inputs):
                 sums[bits] += float(F.kl_div(answers, usual, log_target=True, reduction="sum"))
-    # Rounding may leave a little below zero, which a divergence never is.
+    # Rounding may make it slightly negative, which a divergence never is.
     errors = {name: {bits: max(0.0, s / images) for bits, s in sums.items()} for name, sums in totals.items()}
     scores = {name: by_width[min(by_width)] for name, by_width in errors.items()}
     return Sensitivity(method="divergence", scores=scores, errors=errors)
@@ -86,7 +86,7 @@ def measure_divergence(measurement: SensitivityInputs) -> Sensitivity:
 def _narrowed(
     network: nn.Module, layer: QuantizedLayer, widths: Iterable[int], images: Tensor
 ) -> Iterable[tuple[int, Tensor]]:
-    """The answers with this layer's weights at each width that it does not have now."""
+    """The outputs with this layer's weights at each width other than its present one."""
     usual = layer.precision
     for bits in widths:
         if bits == usual.weight_bits:
@@ -140,7 +140,7 @@ def batch_traces(
 ) -> dict[str, float]:
     """Hutchinson's estimate: the mean of v·Hv over random vectors v of ±1, for all layers at once.
 
-    What one layer's vector picks up from another's has mean zero. The runs of one layer share its vector:
+    Contributions between layers have mean zero. The runs of one layer share its vector:
     they are uses of one weight.
     """
     owners = [name for name, leaves in step.leaves.items() for _ in leaves]
@@ -160,7 +160,7 @@ def batch_traces(
 def _hessian_products(
     gradients: Sequence[Tensor], leaves: list[Tensor], vectors: list[Tensor], *, retain_graph: bool
 ) -> tuple[Tensor, ...]:
-    """Hv for each leaf. Gradients that do not depend on any leaf are constants, with which autograd refuses to deal."""
+    """Hv for each leaf. Gradients that do not depend on any leaf are constants, which autograd refuses."""
     curved = [pair for pair in zip(gradients, vectors, strict=True) if pair[0].requires_grad]
     if not curved:
         return tuple(torch.zeros_like(leaf) for leaf in leaves)
@@ -180,7 +180,7 @@ def _grad(
 
 
 def _signs_like(weight: Tensor, generator: torch.Generator) -> Tensor:
-    """Random ±1, drawn on the CPU so that every device sees the same."""
+    """Random ±1, drawn on the CPU so that every device gets the same."""
     bits = torch.randint(0, 2, weight.shape, generator=generator)
     return bits.mul_(2).sub_(1).to(weight.device, weight.dtype)
 

@@ -13,7 +13,7 @@ from torch import Tensor, distributed, nn
 
 from hwbmpq.distributed import is_distributed, mean
 from hwbmpq.quant import WeightQuantizer, quantize_weight, quantized_layers
-from hwbmpq.quant.functional import TERNARY_BITS, largest_code
+from hwbmpq.quant.functional import HALVES, TERNARY_BITS, largest_code
 from hwbmpq.quant.layers import QuantizedLayer
 from hwbmpq.sensitivity.measure import SensitivityInputs, run_steps
 from hwbmpq.sensitivity.registry import register
@@ -28,8 +28,8 @@ def bit_gradient_norm(gradient: Tensor, weight: Tensor, q_max: int) -> Tensor:
     ∂w/∂b_i = ±S·2^i, so the sum over the bits is |∂L/∂w|·S·(2^q_max - 1). S is that of ``q_max`` and of the
     whole tensor, whatever width the layer has now. Weights that are all zero give zero.
     """
-    half = weight.dtype in (torch.float16, torch.bfloat16)
-    gradient, weight = (gradient.float(), weight.float()) if half else (gradient, weight)
+    if weight.dtype in HALVES:
+        gradient, weight = gradient.float(), weight.float()
     return gradient.abs().mean() * _step_size(weight, q_max) * float(2**q_max - 1)
 
 
@@ -42,7 +42,7 @@ def _step_size(weight: Tensor, bits: int) -> Tensor:
 
 
 class _LayerGradients:
-    """What one layer's gradients add up to over the steps."""
+    """Sums of one layer's gradients over the steps."""
 
     def __init__(self) -> None:
         self.norms: list[float] = []
@@ -137,7 +137,7 @@ class BitGradientCollector:
     @torch.no_grad()
     def _add(self, norms: Tensor, squares: Tensor, scaler: Any) -> None:
         if scaler is not None and scaler.is_enabled():
-            # Its value without waiting for the device.
+            # The scale as a tensor: reading it as a number would wait for the device.
             scale = scaler.scale(torch.ones((), device=norms.device))
             norms, squares = norms / scale, squares / scale.square()
         found = torch.cat([norms, squares, norms.new_ones(1)])
@@ -147,7 +147,7 @@ class BitGradientCollector:
         self._sums = found if self._sums is None else self._sums.to(found.device).add_(found)
 
     def weights(self) -> dict[str, Tensor]:
-        """What entered each layer's quantizer last."""
+        """The weight that last entered each layer's quantizer."""
         return {
             name: self._computed[name].weight_or(cast(Tensor, layer.weight).detach())
             for name, layer in self._layers.items()
@@ -158,9 +158,9 @@ class BitGradientCollector:
         return self._means()[0]
 
     def close_epoch(self) -> tuple[dict[str, float], dict[str, float]]:
-        """NBG and mean squared gradient by layer, averaged over the epoch's steps and over ranks; starts anew."""
+        """NBG and mean squared gradient by layer, averaged over the epoch's steps and over ranks; resets the sums."""
         if self._sums is not None and is_distributed():
-            # DDP has averaged the gradients already; this leaves no room for a difference in the last digit.
+            # DDP has averaged the gradients already; this removes differences in the last digit.
             distributed.all_reduce(self._sums)
         means = self._means()
         self._sums = None
@@ -195,7 +195,7 @@ class _ComputedWeight:
         self._parameter = cast(Tensor, layer.weight)
         self._weight: Tensor | None = None
         self._gradient: Tensor | None = None
-        this = weakref.ref(self)  # the network must not keep a collector that nobody else has any more
+        this = weakref.ref(self)  # the network must not keep an unused collector alive
 
         def see(_: nn.Module, args: tuple[Tensor]) -> None:
             if not torch.compiler.is_compiling() and (watch := this()) is not None:
@@ -207,7 +207,7 @@ class _ComputedWeight:
         if weight.requires_grad and weight is not self._parameter:
             self._weight = weight.detach()
             if self._parameter.grad is None:
-                self._gradient = None  # what there was belongs to gradients that were thrown away
+                self._gradient = None  # it belonged to gradients that were discarded
             weight.register_hook(self._add)  # type: ignore[no-untyped-call]
 
     def _add(self, gradient: Tensor) -> None:
@@ -217,7 +217,7 @@ class _ComputedWeight:
         return parameter if self._weight is None else self._weight
 
     def take(self) -> tuple[Tensor, Tensor] | None:
-        """What came since the last call, averaged over ranks: DDP averages gradients of parameters only."""
+        """Weight and gradient since the last call, averaged over ranks: DDP averages gradients of parameters only."""
         weight, gradient, self._gradient = self._weight, self._gradient, None
         if weight is None or gradient is None:
             return None
@@ -225,14 +225,12 @@ class _ComputedWeight:
 
 
 def _mean_square(gradient: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(gradient.float() if gradient.dtype in _HALVES else gradient, 2)
+    # Squares would overflow in half precision.
+    norm: Tensor = torch.linalg.vector_norm(gradient.float() if gradient.dtype in HALVES else gradient, 2)
     return norm.square() / gradient.numel()
 
 
-_HALVES = (torch.float16, torch.bfloat16)  # squares overflow there
-
-
 def mean_over_epochs(epochs: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """ENBG: the mean of the epochs' NBGs; epochs without a step that counts are left out."""
+    """ENBG: the mean of the epochs' NBGs; epochs without a valid step are left out."""
     seen = [epoch for epoch in epochs if epoch]
     return {name: sum(epoch[name] for epoch in seen) / len(seen) for name in seen[0]} if seen else {}

@@ -1,4 +1,4 @@
-"""Sensitivities as JSON files: ours, and the plain ``{"layer": number}`` of anybody's own measurement."""
+"""Sensitivities as JSON files: ours, and plain ``{"layer": number}`` files from other tools."""
 
 import json
 import os

@@ -59,7 +59,7 @@ class SensitivityInputs:
                 )
 
     def quantized_copy(self, precisions: Mapping[str, Precision]) -> nn.Module:
-        """A copy in evaluation mode whose layers quantize at ``precisions``; no parameter wants a gradient."""
+        """A copy in evaluation mode whose layers quantize at ``precisions``; no parameter requires a gradient."""
         try:
             network = copy.deepcopy(self.network)
         except (RuntimeError, TypeError) as error:
@@ -73,7 +73,7 @@ class SensitivityInputs:
         return network.eval().requires_grad_(False)
 
     def float_copy(self) -> nn.Module:
-        """A copy that computes in float, its layers nonetheless of the quantized kind."""
+        """A copy that computes in float; its layers are quantized layers at 32 bits."""
         return self.quantized_copy({layer.name: as_precision(FLOAT_BITS) for layer in self.layers})
 
 
@@ -89,7 +89,7 @@ def measure_sensitivity(
     on_batch: Callable[[int], None] | None = None,
     seed: int = 0,
 ) -> Sensitivity:
-    """How much each of ``layers`` needs its bits. ``network`` is left as it was found.
+    """How much each of ``layers`` needs its bits. ``network`` is not changed.
 
     ``batches`` yields (images, labels) and is read once; methods that need no data ignore it.
     ``precisions`` is what the network is quantized at while gradients are read: usually the widest
@@ -113,7 +113,7 @@ def measure_sensitivity(
         on_batch=on_batch,
         seed=seed,
     )
-    with torch.inference_mode(False), torch.enable_grad():  # wherever the caller stands
+    with torch.inference_mode(False), torch.enable_grad():  # whatever mode the caller is in
         return chosen.measure(measurement)
 
 
@@ -144,7 +144,7 @@ def classification_loss(output: object, labels: Tensor, where: str) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One batch that has gone forward."""
+    """One batch after its forward pass."""
 
     name: str
     """``batch 3``, for errors."""
@@ -160,7 +160,7 @@ class Step:
     def gradients(self) -> dict[str, Tensor]:
         """The loss's gradient by each layer's weight, added up over its runs."""
         flat = [leaf for leaves in self.leaves.values() for leaf in leaves]
-        # None: the loss does not depend on it (a head whose answer is not the first).
+        # The loss may not depend on it (a head whose output is not the first): then the gradient is zero.
         found = iter(torch.autograd.grad(self.loss, flat, materialize_grads=True))
         gradients = {name: torch.stack([next(found) for _ in ls]).sum(0) for name, ls in self.leaves.items()}
         for name, gradient in gradients.items():
@@ -178,7 +178,7 @@ class Step:
 def run_steps(measurement: SensitivityInputs, network: nn.Module) -> Iterator[Step]:
     """Calibrate the input quantizers on the first batches, then take all batches one by one.
 
-    ``network`` is one of the measurement's copies. The batches are read once, so a generator will do.
+    ``network`` is one of the measurement's copies. The batches are read once: a generator will do.
     """
     batches = (
         _checked(batch, f"batch {number}", network) for number, batch in enumerate(measurement.batches)
@@ -248,7 +248,7 @@ def _checked(batch: object, name: str, network: nn.Module) -> Batch:
 
 
 def capture_weights(network: nn.Module, layers: Iterable[Layer]) -> dict[str, list[Tensor]]:
-    """Change ``network`` in place: weights on their way into a quantizer become leaves of autograd's graph.
+    """Change ``network`` in place: weights that enter a quantizer become leaves of autograd's graph.
 
     Returns, by layer, the list that each forward pass adds them to. A leaf has a gradient even if the user froze the
     parameter. A layer that runs twice adds a leaf for each run; two layers that hold one parameter add one each.

@@ -12,7 +12,7 @@ from hwbmpq.export.stored_weights import StoredWeight
 
 
 class GraphEditor:
-    """Adds constants and nodes to one graph; equal names are made different."""
+    """Adds constants and nodes to one graph; names are made unique."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self.graph = graph
@@ -27,7 +27,7 @@ class GraphEditor:
         values: NDArray[np.generic] | np.generic | float,
         kind: ir.DataType = ir.DataType.FLOAT,
     ) -> ir.Value:
-        """A new constant; one and the same for equal scalars of one name."""
+        """A new constant; equal scalars of one name share one."""
         array = np.ascontiguousarray(values) if np.ndim(values) else np.asarray(values)
         key = (name, kind, array.item() if array.ndim == 0 else None)
         if array.ndim == 0 and key in self._shared:
@@ -51,7 +51,7 @@ class GraphEditor:
     def bounds(
         self, name: str, low: float, high: float, kind: ir.DataType = ir.DataType.FLOAT
     ) -> list[ir.Value]:
-        """What values, or codes, are clipped at."""
+        """The bounds that values, or codes, are clipped to."""
         end = "" if kind == ir.DataType.FLOAT else "_code"
         return [
             self.constant(f"{name}_low{end}", np.asarray(low), kind),
@@ -59,7 +59,7 @@ class GraphEditor:
         ]
 
     def fresh(self, name: str) -> str:
-        """The name, with a number behind it if it is taken."""
+        """The name, with a number appended if it is taken."""
         found, number = name, 1
         while found in self._names:
             number += 1
@@ -77,16 +77,16 @@ class GraphEditor:
         *,
         domain: str = "",
     ) -> ir.Value:
-        """Insert a node in front of another one; its output, of that name."""
+        """Insert a node in front of another; returns its output, which has that name."""
         new = self._node(op, inputs, name, domain, attributes or {})
         self.graph.insert_before(node, new)
         return new.outputs[0]
 
     def after(self, value: ir.Value, op: str, inputs: Sequence[ir.Value | None], name: str) -> ir.Value:
-        """Insert a node behind the one that makes ``value``; its output, of that name."""
+        """Insert a node behind the one that produces ``value``; returns its output, which has that name."""
         new = self._node(op, inputs, name, "", {})
         node = value.producer()
-        assert node is not None, "a value that no node makes"
+        assert node is not None, "no node produces the value"
         self.graph.insert_after(node, new)
         return new.outputs[0]
 
@@ -112,7 +112,7 @@ def constant_of(value: ir.Value | None) -> NDArray[np.generic] | None:
 
 
 def only_reader(value: ir.Value) -> ir.Node | None:
-    """The node that alone reads a value, once, unless it is an output of the graph."""
+    """The only node that reads a value, once; None if there are others or it is an output of the graph."""
     uses = list(value.uses())
     return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
 
@@ -134,6 +134,11 @@ def take_type(value: ir.Value, like: ir.Value) -> None:
 _FOLDABLE = ("Conv", "ConvTranspose", "Gemm")
 
 
+def along(values: NDArray[np.float64], axis: int, axes: int) -> NDArray[np.float64]:
+    """One number for each index of ``axis``, shaped to broadcast against an array with so many ``axes``."""
+    return values.reshape([-1 if position == axis else 1 for position in range(axes)])
+
+
 @dataclass(kw_only=True, eq=False)
 class Product:
     """One node that multiplies with a layer's weight. A layer that runs twice has two."""
@@ -149,11 +154,7 @@ class Product:
     @property
     def aligned_scale(self) -> NDArray[np.float64]:
         """The scale with as many axes as the weight."""
-        if self.scale.ndim == 0:
-            return self.scale
-        shape = [1] * self.codes.ndim
-        shape[self.axis] = -1
-        return self.scale.reshape(shape)
+        return along(self.scale, self.axis, self.codes.ndim) if self.scale.ndim else self.scale
 
     @property
     def output_axis(self) -> int:
@@ -166,14 +167,11 @@ class Product:
 
 def find_products(graph: TracedGraph, weights: Mapping[str, StoredWeight]) -> list[Product]:
     """Every product with a quantized weight, in order."""
-    return [
-        product
-        for node in graph.placeholders(WEIGHT)
-        for product in _products(node, node.attributes["layer"].as_string(), weights)
-    ]
+    return [product for node in graph.placeholders(WEIGHT) for product in _products(node, weights)]
 
 
-def _products(placeholder: ir.Node, layer: str, weights: Mapping[str, StoredWeight]) -> Iterator[Product]:
+def _products(placeholder: ir.Node, weights: Mapping[str, StoredWeight]) -> Iterator[Product]:
+    layer = placeholder.attributes["layer"].as_string()
     stored = weights[layer]
     codes = stored.codes.numpy()
     scale = stored.scale.double().numpy()
@@ -197,10 +195,10 @@ def _products(placeholder: ir.Node, layer: str, weights: Mapping[str, StoredWeig
 
 
 def fold_batchnorm(products: list[Product], editor: GraphEditor) -> list[str]:
-    """Move every norm that directly follows a product into its scales and bias; the layers where one was.
+    """Move every norm that directly follows a product into its scales and bias; returns the layers that had one.
 
     The integers stay the trained ones: a norm multiplies channels, and so do scales. Where it multiplies by a
-    negative number the channel's integers change their sign, since runtimes want positive scales.
+    negative number the channel's integers change their sign, since runtimes require positive scales.
     """
     folded = []
     for product in products:
@@ -211,7 +209,9 @@ def fold_batchnorm(products: list[Product], editor: GraphEditor) -> list[str]:
         _multiply(product, factor)
         bias = constant_of(product.node.inputs[2]) if len(product.node.inputs) > 2 else None
         moved = shift if bias is None else shift + factor * bias.astype(np.float64)
-        _set_bias(product.node, editor.constant(f"{product.layer}.bias_with_norm", moved))
+        if len(product.node.inputs) < 3:
+            product.node.resize_inputs(3)
+        product.node.replace_input_with(2, editor.constant(f"{product.layer}.bias_with_norm", moved))
         bypass(norm, product.node.outputs[0])
         folded.append(product.layer)
     return folded
@@ -222,7 +222,7 @@ def _can_fold(product: Product, norm: ir.Node) -> bool:
     if node.op_type not in _FOLDABLE or (
         node.op_type == "ConvTranspose" and node.attributes.get_int("group", 1) > 1
     ):
-        return False  # grouped and transposed: channels of several groups share one place of the weight
+        return False  # grouped and transposed: channels of several groups share an index of the weight
     has_own_scales = product.scale.ndim == 1 and product.axis != product.output_axis
     bias_is_known = len(node.inputs) < 3 or node.inputs[2] is None or constant_of(node.inputs[2]) is not None
     return (
@@ -240,15 +240,8 @@ def _affine(norm: ir.Node) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def _multiply(product: Product, factor: NDArray[np.float64]) -> None:
-    shape = [1] * product.codes.ndim
-    shape[product.output_axis] = -1
-    # The sign is zero where the norm cuts a channel off.
-    product.codes = product.codes * np.sign(factor).astype(product.codes.dtype).reshape(shape)
+    # The sign is zero where the norm switches a channel off.
+    sign = along(np.sign(factor), product.output_axis, product.codes.ndim)
+    product.codes = product.codes * sign.astype(product.codes.dtype)
     product.scale = np.where(factor == 0, 1.0, product.scale * np.abs(factor))
     product.axis = product.output_axis
-
-
-def _set_bias(node: ir.Node, bias: ir.Value) -> None:
-    if len(node.inputs) < 3:
-        node.resize_inputs(3)
-    node.replace_input_with(2, bias)

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from hwbmpq.export.onnx.graph import GraphEditor, Product, bypass, constant_of
+from hwbmpq.export.onnx.graph import GraphEditor, Product, along, bypass, constant_of
 from hwbmpq.export.onnx.lowering import ActivationQuant, stored_width
 from hwbmpq.quant.functional import largest_code
 
@@ -21,14 +21,14 @@ MIDDLE = 128
 _LARGEST_PAIR = 2**15 - 1
 """x86 without VNNI adds two products of an unsigned and a signed byte in 16 bits; others add in 32."""
 _LARGEST_BIAS = 2**30
-"""Leaves room for the sum that it is added to."""
+"""Leaves headroom for the sum that it is added to."""
 _FINE_BIAS = 2**20
-"""Steps that the bias of a channel without weights is counted in."""
+"""The bias of a channel without weights is this many steps."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Int8Weight:
-    """What a kernel multiplies with, and what it adds."""
+    """The weight and bias of a kernel."""
 
     codes: NDArray[np.int64]
     zero: int
@@ -63,10 +63,8 @@ def int8_weight(product: Product, quant: ActivationQuant, *, accumulates_int32: 
         return Int8Weight(codes=codes.astype(np.int64) + zero, zero=zero, scale=scale, bias=None)
     factor = _unit_factor(product, bias.astype(np.float64) / (scale * quant.scale))
     scale = scale * factor
-    shape = [1] * codes.ndim
-    shape[product.axis] = -1
     return Int8Weight(
-        codes=np.round(codes / factor.reshape(shape)).astype(np.int64) + zero,
+        codes=np.round(codes / along(factor, product.axis, codes.ndim)).astype(np.int64) + zero,
         zero=zero,
         scale=scale,
         bias=np.round(bias.astype(np.float64) / (scale * quant.scale)).astype(np.int64),
@@ -74,10 +72,10 @@ def int8_weight(product: Product, quant: ActivationQuant, *, accumulates_int32: 
 
 
 def _unit_factor(product: Product, bias: NDArray[np.float64]) -> NDArray[np.float64]:
-    """By how much the unit of each channel's sum has to grow, given its bias in that unit.
+    """By how much the unit of each channel's sum must grow, given its bias in that unit.
 
-    A bias that the sum has no room for outweighs by far what is summed up: then weights may be rounded. A channel without
-    weights takes the unit that suits its bias.
+    A bias too large for the sum dominates it by far: then weights may be rounded. A channel without weights takes the
+    unit that suits its bias.
     """
     others = tuple(axis for axis in range(product.codes.ndim) if axis != product.axis)
     is_empty = ~product.codes.any(axis=others)
@@ -121,7 +119,7 @@ _WIDEST = 8
 _BLOCKS = (128, 64, 32, 16)
 """Weights that share a scale; powers of two."""
 _BYTES_INSIDE = 4
-"""The accuracy level at which the kernel computes with bytes; with floats it is slower than float itself."""
+"""The accuracy level at which the kernel computes with bytes; with floats it is slower than a plain float product."""
 
 
 def fits_matmul_nbits(product: Product) -> bool:
@@ -134,7 +132,7 @@ def fits_matmul_nbits(product: Product) -> bool:
 
 
 def to_matmul_nbits(product: Product, editor: GraphEditor) -> None:
-    """Change the graph: the kernel takes the place of the product, and an addition that of its bias."""
+    """Change the graph: the kernel replaces the product, and an addition its bias."""
     node = product.node
     outputs, inputs = product.codes.shape
     block = next(size for size in _BLOCKS if size <= inputs)
@@ -159,7 +157,7 @@ def to_matmul_nbits(product: Product, editor: GraphEditor) -> None:
 
 
 def _blocked(codes: NDArray[np.integer], width: int, block: int) -> NDArray[np.uint8]:
-    """Codes from zero up, filled up to whole blocks, several to a byte, the first lowest: (outputs, blocks, bytes)."""
+    """Unsigned codes padded to whole blocks, several per byte, the first in the lowest bits: (outputs, blocks, bytes)."""
     outputs, inputs = codes.shape
     blocks = -(-inputs // block)
     padded = np.zeros((outputs, blocks * block), np.uint8)

@@ -40,7 +40,7 @@ _BYTE, _NARROWEST = 8, 2
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ActivationQuant:
-    """A place where a tensor is rounded for its readers."""
+    """A node that rounds a tensor for its readers."""
 
     node: ir.Node
     name: str
@@ -74,7 +74,7 @@ def activation_quants(graph: TracedGraph) -> Iterator[ActivationQuant]:
 
 
 def step_size(quantizer: InputQuantizer, bits: int) -> float:
-    """What a quantizer multiplies its codes with at a width, as the network computes it."""
+    """The factor of a quantizer's codes at a width, as the network computes it."""
     if not _has_step(quantizer, bits):
         raise HwbmpqError(
             f"the input of {quantizer.name} has no range at {bits} bits yet: a file could not find one later",
@@ -89,7 +89,7 @@ def _has_step(quantizer: InputQuantizer, bits: int) -> bool:
     known = quantizer.calibration
     if bits == OBSERVED_BITS:
         return known.has_range
-    saw_only_zeros = known.has_range and not quantizer.observed.item()  # any step will do
+    saw_only_zeros = known.has_range and not quantizer.observed.item()  # any step size will do
     return known.has_alpha or saw_only_zeros
 
 
@@ -108,21 +108,21 @@ def qdq_activation(quant: ActivationQuant, editor: GraphEditor) -> None:
         value = editor.before(quant.node, "Min", [value, high], f"{name}_within")
     value = editor.before(quant.node, "QuantizeLinear", [value, *step], f"{name}_codes")
     value = editor.before(quant.node, "DequantizeLinear", [value, *step], f"{name}_values")
-    # Types hold codes that the quantizer never gives. Also, a product right behind a DequantizeLinear is one that ONNX Runtime
-    # 1.31 makes its own: at 2 and 4 bits it takes kernels that do not fit, at 8 bits such that overflow on x86 without VNNI,
+    # Types hold codes that the quantizer never gives. Also, ONNX Runtime 1.31 fuses a product right behind a
+    # DequantizeLinear: at 2 and 4 bits with kernels that do not fit, at 8 bits with ones that overflow on x86 without VNNI,
     # and at 16 bits it rounds float weights to bytes and biases to units so small that they overflow.
     bypass(quant.node, editor.before(quant.node, "Clip", [value, low, high], f"{name}_clipped"))
 
 
 def qdq_weight(product: Product, editor: GraphEditor) -> None:
-    """The product reads integers; the next wider type holds those of a width that ONNX does not have."""
+    """The product reads integers; a width that ONNX does not have is stored in the next wider type."""
     name = f"{product.layer}.weight"
     codes = editor.constant(f"{name}_codes", product.codes, storage_type(product.bits, signed=True))
     scale = editor.constant(f"{name}_scale", product.scale)
     axis = {"axis": product.axis} if product.scale.ndim else {}
     weight = editor.before(product.node, "DequantizeLinear", [codes, scale], f"{name}_quantized", axis)
     if product.node.op_type == "MatMul":
-        # As it is, ONNX Runtime 1.31 would take a kernel that rounds inputs to bytes, and is wrong at 2 bits.
+        # Without it, ONNX Runtime 1.31 would use a kernel that rounds inputs to bytes and is wrong at 2 bits.
         largest = float(np.max(product.scale)) * largest_code(product.bits, signed=True)
         bounds = editor.bounds(name, -largest, largest)
         weight = editor.before(product.node, "Clip", [weight, *bounds], f"{name}_values")

@@ -16,7 +16,7 @@ from hwbmpq.quant import InputQuantizer
 from hwbmpq.quant.layers import QuantizedLayer, eval_mode
 
 Batches = Iterable[Tensor | Sequence[Tensor]]
-"""Images, or tuples that begin with them: labels are not looked at."""
+"""Images, or tuples that start with images: labels are ignored."""
 
 
 def images_of(model: nn.Module, batches: Batches) -> list[Tensor]:
@@ -37,7 +37,7 @@ def images_of(model: nn.Module, batches: Batches) -> list[Tensor]:
 
 @torch.no_grad()
 def calibrate_inputs(model: nn.Module, batches: Batches) -> None:
-    """Change ``model`` in place: every clipping point α anew, where the error at the present width is least.
+    """Change ``model`` in place: reset every clipping point α to where the error at the present width is least.
 
     α is the mean over the first 8 batches, as in training; the range at 16 bits is that of all. Nothing else
     learns: norms keep their statistics, modules their modes.
@@ -47,7 +47,7 @@ def calibrate_inputs(model: nn.Module, batches: Batches) -> None:
         for module in model.modules():
             if isinstance(module, InputQuantizer):
                 module.set_extra_state(torch.tensor([0, 0]))  # no batch, no range
-                module.alpha.fill_(1.0)  # as in the beginning: nothing of a large one is left in the digits
+                module.alpha.fill_(1.0)  # as at the start: a large α would leave rounding errors
                 module.observed.zero_()
                 module.train()
         for batch in images:
@@ -55,7 +55,8 @@ def calibrate_inputs(model: nn.Module, batches: Batches) -> None:
 
 
 _PRODUCTS = frozenset({F.linear, F.conv1d, F.conv2d, F.conv3d})
-_ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+_SETTINGS = ("stride", "padding", "dilation", "groups")
+_ARGUMENTS = ("input", "weight", "bias", *_SETTINGS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +75,7 @@ class CapturedInput:
     def columns(self, most: int) -> Tensor:
         """(groups, inputs, n): what each output is made of, the weight being (groups, rows, n).
 
-        At most ``most`` of them, but one position of each image; the same ones for equal shapes.
+        At most ``most`` of them, but at least one position of each image; the same ones for equal shapes.
         """
         if not self.kernel:
             rows = self.input.reshape(-1, self.input.shape[-1])
@@ -110,7 +111,7 @@ class CapturedInput:
 class InputCapture(TorchFunctionMode):
     """While active, ``see`` is called with each ``CapturedInput`` of one of the ``layers``, before it is computed.
 
-    Not seen are transposed convolutions, and weights that a layer computes on the way (timm's ``StdConv2d``).
+    Not seen are transposed convolutions, and weights that a layer computes in the forward pass (timm's ``StdConv2d``).
     """
 
     def __init__(self, layers: Iterable[QuantizedLayer], see: Callable[[CapturedInput], None]) -> None:
@@ -144,13 +145,10 @@ class InputCapture(TorchFunctionMode):
             owner = next((layer for layer, own in self._quantized.items() if own is call["weight"]), None)
             if owner is not None:
                 del self._quantized[owner]
-                self._see(_captured(owner, call))
+                settings = {name: call[name] for name in _SETTINGS if name in call}
+                kernel = tuple(call["weight"].shape[2:])
+                self._see(CapturedInput(layer=owner, input=call["input"], kernel=kernel, **settings))
         return func(*args, **kwargs)
-
-
-def _captured(layer: QuantizedLayer, call: dict[str, Any]) -> CapturedInput:
-    given = {name: call[name] for name in ("stride", "padding", "dilation", "groups") if name in call}
-    return CapturedInput(layer=layer, input=call["input"], kernel=tuple(call["weight"].shape[2:]), **given)
 
 
 def _some(count: int, most: int) -> Tensor:
