@@ -65,7 +65,7 @@ def fuzz(target: str, seconds: int, folder: Path) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["hwbmpq"]):
-        import hwbmpq.cli.options.target
+        import hwbmpq.cli.options.settings
         import hwbmpq.costs
         import hwbmpq.export.packed.load
         import hwbmpq.measure  # noqa: F401

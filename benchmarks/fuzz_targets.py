@@ -132,7 +132,7 @@ def _sealed(data: bytes) -> bytes:
 
 
 def budget(folder: Path) -> tuple[Read, list[bytes]]:
-    from hwbmpq.cli.options.target import read_budgets
+    from hwbmpq.cli.options.settings import read_budgets
     from hwbmpq.costs import cost_models, parse_budget
 
     costs = sorted(cost_models())
@@ -162,15 +162,15 @@ def kit(folder: Path) -> tuple[Read, list[bytes]]:
         read_results,
         write_profile,
     )
-    from hwbmpq.measure.manifest import write_into, write_kernels
+    from hwbmpq.measure.manifest import kernel_files
     from hwbmpq.testing import conv_layer
 
     place = folder / "kit"
     place.mkdir()
     layers = [conv_layer(4, 4, size=6, padding=(1, 1), dilation=(1, 1))]
-    write_kernels(
-        write_into(place), layer_kernels([layers], DEFAULT_WIDTHS), widths=DEFAULT_WIDTHS, models=["tiny"]
-    )
+    kernels = layer_kernels([layers], DEFAULT_WIDTHS)
+    for name, content in kernel_files(kernels, widths=DEFAULT_WIDTHS, models=["tiny"]):
+        (place / name).write_bytes(content)
     results = kit_runner.measure(place, rounds=kit_runner.FEWEST_ROUNDS, threads=1)
     path = folder / "results.json"
 

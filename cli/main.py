@@ -6,41 +6,19 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from importlib import import_module
+from typing import NoReturn
 
 from rich.console import Console
 from rich.markup import escape
 
 import hwbmpq
-from hwbmpq.cli.commands import (
-    benchmark,
-    compress,
-    costs,
-    evaluate,
-    export,
-    frontier,
-    inspect,
-    plan,
-    report,
-    targets,
-)
-from hwbmpq.cli.options.parser import add_command
+from hwbmpq.cli.options.common import HelpFormatter, add_command
 from hwbmpq.errors import HwbmpqError, OtherRankError, RunStoppedError
 
 USER_ERROR = 2
 INTERRUPTED = 130
-_COMMANDS: tuple[Any, ...] = (
-    compress,
-    report,
-    evaluate,
-    export,
-    benchmark,
-    inspect,
-    targets,
-    costs,
-    plan,
-    frontier,
-)
+_COMMANDS = "compress report evaluate export benchmark inspect targets costs plan frontier".split()
 
 _DESCRIPTION = """\
 Hardware-aware mixed-precision quantization for PyTorch.
@@ -79,14 +57,13 @@ def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
         prog="hwbmpq",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"hwbmpq {hwbmpq.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in _COMMANDS:
-        name = command.__name__.rpartition(".")[2]
-        run = getattr(command, "run", None)  # a command with actions has none of its own
-        added = add_command(commands, name, run, command.HELP, command.DESCRIPTION, command.EPILOG)
+    for name in _COMMANDS:
+        command = import_module(f"hwbmpq.cli.commands.{name}")
+        added = add_command(commands, name, command)
         if chosen in (None, name):
             command.add_options(added)
     return parser

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from hwbmpq.cli.render.plan import strip
-from hwbmpq.cli.render.tables import counted
+from hwbmpq.cli.render.tables import and_more, counted, print_remarks
 from hwbmpq.units import amount
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def progress(text: str, total: int = 0) -> Iterator[Any]:
 class TrainingProgress:
     """A hook of the training loop. Everything goes to stderr; stdout is for the result."""
 
-    def __init__(self, console: Console, *, quiet: bool = False, verbose: bool = False) -> None:
-        self._console, self._quiet, self._verbose = console, quiet, verbose
+    def __init__(self, console: Console, *, verbose: bool = False) -> None:
+        self._console, self._verbose = console, verbose
         columns = (
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -52,12 +52,11 @@ class TrainingProgress:
             TextColumn("{task.fields[text]}"),
             TimeRemainingColumn(),
         )
-        self._bars = Progress(
-            *columns, console=console, transient=True, disable=quiet or not console.is_terminal
-        )
+        is_hidden = console.quiet or not console.is_terminal
+        self._bars = Progress(*columns, console=console, transient=True, disable=is_hidden)
         self._epoch_started = time.monotonic()
         self._epochs = self._warmup = 0
-        self._others: dict[str, Any] = {}
+        self._tasks: dict[str, Any] = {}
         self._fixed: frozenset[str] = frozenset()
 
     def __enter__(self) -> "TrainingProgress":
@@ -71,83 +70,75 @@ class TrainingProgress:
         self._fixed = frozenset(n for n, options in allocator.space.choices.items() if len(options) == 1)
         self._epochs = trainer.settings.epochs
         self._warmup = 0 if allocator.schedule is None else allocator.schedule.warmup_epochs
-        if not self._quiet:
-            for line in _what_is_ahead(allocator, trainer.settings.activation_bits):
-                self._console.print(line, soft_wrap=True)
-            self._console.print(f"{counted(trainer.steps_per_epoch, 'step')} an epoch", soft_wrap=True)
-        done, steps = trainer.progress.epoch, trainer.steps_per_epoch
-        self._bars.start()
+        for line in _what_is_ahead(allocator, trainer.settings.activation_bits):
+            self._say(line)
+        print_remarks(self._console, allocator.space.remarks)
+        self._say(f"{counted(trainer.steps_per_epoch, 'step')} an epoch")
         # The bar of the whole run counts steps, so that the time left is known within the first epoch.
-        self._run = self._bars.add_task("run  ", total=self._epochs * steps, completed=done * steps, text="")
-        self._step = self._bars.add_task("epoch", total=steps, text="")
-        self._bits = _short(self._strip(allocator.bits))
+        steps = trainer.steps_per_epoch
+        self._advance("run  ", trainer.progress.epoch * steps, self._epochs * steps)
+        self._advance("epoch", 0, steps)
+        self._bits = self._short(allocator.bits)
         self._epoch_started = time.monotonic()
 
     def during_calibration(self, what: str, done: int, total: int) -> None:
         """A bar of its own for each thing that takes a while without training."""
-        if what not in self._others:
+        self._advance(what, min(done, total), total)
+
+    def _advance(self, what: str, done: int, total: int, text: str = "") -> None:
+        if what not in self._tasks:
             self._bars.start()
-            self._others[what] = self._bars.add_task(what, total=total, text="")
-        self._bars.update(self._others[what], completed=min(done, total))
+            self._tasks[what] = self._bars.add_task(what, total=total, text="")
+        self._bars.update(self._tasks[what], completed=done, text=text)
 
     def after_step(self, report: "StepReport") -> None:
         if self._bars.disable:
             return
         figures = f"loss {report.loss:.3f}  train {report.accuracy:.1%}"
-        self._bars.update(self._step, completed=report.step, text=figures)
+        self._advance("epoch", report.step, report.steps, figures)
         done = (report.epoch - 1) * report.steps + report.step
-        self._bars.update(
-            self._run, completed=done, text=f"epoch {report.epoch} of {self._epochs}  {self._bits}"
-        )
+        text = f"epoch {report.epoch} of {self._epochs}  {self._bits}"
+        self._advance("run  ", done, self._epochs * report.steps, text)
 
     def after_epoch(self, record: Mapping[str, Any], decision: "Decision | None") -> None:
         seconds = time.monotonic() - self._epoch_started
         self._epoch_started = time.monotonic()
-        if self._quiet:
-            return
         is_warmup = self._warmup and record["epoch"] <= self._warmup
         mark = "  warm-up" if is_warmup else "  best" if record["is_best"] else ""
         width = len(str(self._epochs))
-        self._console.print(
+        self._say(
             f"epoch {record['epoch']:{width}}/{self._epochs}  loss {record['loss']:.3f}  "
             f"train {record['train_accuracy']:.1%}  test {record['test_accuracy']:.1%}  "
-            f"lr {record['learning_rate']:.2g}  {seconds:.1f} s{mark}",
-            soft_wrap=True,
+            f"lr {record['learning_rate']:.2g}  {seconds:.1f} s{mark}"
         )
         if decision is not None:
-            self._tell(decision)
+            self._show(decision)
 
-    def _tell(self, decision: "Decision") -> None:
-        widths = self._strip(decision.after)
-        self._bits = _short(widths)
-        shown = decision.moves if self._verbose else decision.moves[:_MOST_MOVES]
-        if not decision.moves:
-            self._console.print("  widths decided: all stay", soft_wrap=True)
-        else:
-            moves = ", ".join(f"{escape(m.layer)} {m.before} to {m.after}" for m in shown)
-            more = f" and {len(decision.moves) - len(shown)} more" if len(shown) < len(decision.moves) else ""
-            self._console.print(
-                f"  widths decided: {counted(len(decision.moves), 'layer')} moved: {moves}{more}",
-                soft_wrap=True,
-            )
-        if self._verbose:
-            for move in decision.moves:
-                self._console.print(f"    {escape(move.layer)}: {escape(move.why)}", soft_wrap=True)
-        self._console.print(Text("  widths now: ").append_text(widths), soft_wrap=True)
+    def _show(self, decision: "Decision") -> None:
+        self._bits = self._short(decision.after)
+        moves = [f"{escape(move.layer)} {move.before} to {move.after}" for move in decision.moves]
+        shown = and_more(moves, len(moves) if self._verbose else _MOST_MOVES)
+        changes = f"{counted(len(moves), 'layer')} moved: {shown}" if moves else "all stay"
+        self._say(f"  widths decided: {changes}")
+        for move in decision.moves if self._verbose else ():
+            self._say(f"    {escape(move.layer)}: {escape(move.why)}")
+        self._say(Text("  widths now: ").append_text(self._strip(decision.after)))
+
+    def _say(self, line: str | Text) -> None:
+        self._console.print(line, soft_wrap=True)
 
     def _strip(self, bits: Mapping[str, Any]) -> Text:
         return strip({name: precision.weight_bits for name, precision in bits.items()}, self._fixed)
 
-
-def _short(widths: Text) -> str:
-    """What fits beside a bar."""
-    text = widths.copy()
-    text.truncate(_STRIP, overflow="ellipsis")
-    return text.markup
+    def _short(self, bits: Mapping[str, Any]) -> str:
+        """The widths, as far as they fit beside a bar."""
+        text = self._strip(bits)
+        text.truncate(_STRIP, overflow="ellipsis")
+        return text.markup
 
 
 def _what_is_ahead(allocator: Any, activation_bits: str | int) -> list[str]:
-    """Candidates, budgets and schedule, and the reasons for those that nobody asked for."""
+    """Candidates, budgets and schedule."""
     space = allocator.space
     costs = space.costs
     if allocator.method.in_float:
@@ -160,12 +151,10 @@ def _what_is_ahead(allocator: Any, activation_bits: str | int) -> list[str]:
         lines.append(f"budget: {', '.join(limits)}")
     schedule = allocator.schedule
     if schedule is not None:
-        epochs = ", ".join(map(str, schedule.decide_after[:6])) + (
-            f" … {schedule.decide_after[-1]}" if len(schedule.decide_after) > 6 else ""
-        )
-        lines.append(
-            f"warm-up of {counted(schedule.warmup_epochs, 'epoch')}; widths are decided after epoch {epochs}"
-        )
+        epochs = ", ".join(map(str, schedule.decide_after[:6]))
+        last = f" … {schedule.decide_after[-1]}" if len(schedule.decide_after) > 6 else ""
+        warmup = counted(schedule.warmup_epochs, "epoch")
+        lines.append(f"warm-up of {warmup}; widths are decided after epoch {epochs}{last}")
     if activation_bits == "same":
         lines.append("activations are as wide as the weights, the paper's rule; --activation-bits changes it")
-    return [*lines, *(f"[yellow]![/] {escape(remark)}" for remark in space.remarks)]
+    return lines

@@ -12,10 +12,10 @@ if not (_HERE / "cli").is_dir():
     # A source checkout: cli/, models/ and hardware_profiles/ sit beside this folder, not inside it.
     __path__.append(str(_HERE.parent))
 
-from hwbmpq import deprecated as _deprecated  # noqa: E402 (after __path__)
-from hwbmpq.deprecated.lazy import lazy_names as _lazy_names  # noqa: E402
+from hwbmpq.deprecated import install as _install  # noqa: E402 (after __path__)
+from hwbmpq.deprecated import lazy_names as _lazy_names  # noqa: E402
 
-_deprecated.install()
+_install()
 
 __version__ = "0.2.0.dev0"
 

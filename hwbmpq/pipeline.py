@@ -83,14 +83,14 @@ def compress(
 
     Changes ``network`` in place. ``run`` receives checkpoints, history and the result; ``state`` is a checkpoint of it
     to continue from. ``on_ready`` is called when all has been found to fit, before anything is written or trained;
-    ``on_trainer`` gets the trainer before it starts, so that somebody can ask it to stop. ``command`` is kept for the
+    ``on_trainer`` gets the trainer before it starts, so that the caller can ask it to stop. ``command`` is kept for the
     report.
     """
     start = time.monotonic()
     keep_freed_memory()
     if state is not None and settings.epochs == 0:
         raise HwbmpqError(
-            "a run without training has nothing to continue", hint="evaluate it, or start it anew"
+            "a run without training has nothing to continue", hint="evaluate it, or start a new run"
         )
     _seed(settings.seed + distributed.rank())  # ranks that drop out the same neurons would learn less
     check_outputs(network, data)

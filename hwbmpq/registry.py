@@ -103,11 +103,12 @@ class Registry(Generic[T]):
 
     def registration(self, name: str) -> Registration[T]:
         """The entry of a name and its provider, loaded."""
-        name = self.resolve(name)
-        if name not in self._known and name in self.ours:
-            import_module(self.ours[name])
         if name not in self._known:
-            self._known[name] = self._loaded(_entry_points(self.group)[name])
+            name = name if name in self.ours else self.resolve(name)
+            if name in self.ours:
+                import_module(self.ours[name])
+            elif name not in self._known:
+                self._known[name] = self._loaded(_entry_points(self.group)[name])
         return self._known[name]
 
     def get(self, name: str) -> T:
@@ -201,10 +202,10 @@ COST_MODELS: Registry[type] = Registry(
     "hwbmpq.cost_models",
     _in(
         "hwbmpq.costs",
-        "memory=quantities flash=quantities ram=quantities latency=quantities energy=quantities weight_memory=memory "
-        "activation_memory=activations layer_working_set=activations bops mac_energy=energy energy_per_op=energy "
-        "power_time=energy roofline=latency throughput_table=latency lookup_table=lookup ne16 gap8 bit_serial=arrays "
-        "bit_fusion=arrays",
+        "memory=quantities flash=quantities ram=quantities latency=quantities energy=quantities weight_memory=quantities "
+        "activation_memory=activations layer_working_set=activations bops=analytic mac_energy=analytic "
+        "energy_per_op=analytic power_time=analytic roofline=analytic throughput_table=analytic lookup_table=lookup "
+        "ne16=accelerators gap8=accelerators bit_serial=accelerators bit_fusion=accelerators",
     ),
     hint="`hwbmpq costs list` shows them all",
     check=_has_method("tabulate(layers, profile, precisions)"),
@@ -225,7 +226,12 @@ OBJECTIVES: Registry[Any] = Registry(
     "hwbmpq.objectives",
     dict.fromkeys(("linear", "error", "hawq"), "hwbmpq.allocate.objectives"),
 )
-SOLVERS: Registry[Any] = Registry("solver", "hwbmpq.solvers", _in("hwbmpq.allocate", "highs glpk"))
+SOLVERS: Registry[Any] = Registry(
+    "solver",
+    "hwbmpq.solvers",
+    _in("hwbmpq.allocate", "highs glpk"),
+    check=_has_method("open(model)"),
+)
 METHODS: Registry[Any] = Registry(
     "method",
     "hwbmpq.methods",

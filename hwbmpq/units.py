@@ -20,7 +20,7 @@ _PREFIXES = {
 }
 _BINARY_PREFIXES = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 _QUANTITY = re.compile(r"([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*)", re.DOTALL)
-_LONGEST = 60  # characters; a longer text is no quantity
+_LONGEST = 60  # characters; a longer text is not a quantity
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +37,11 @@ class Dimension:
     """Accepted symbols without prefix, as multiples of the unit."""
     prefixes: bool = True
     examples: str = ""
+
+    @property
+    def what(self) -> str:
+        """As messages call it."""
+        return f"quantity in {self.unit}" if self.unit else "number"
 
 
 HERTZ = Dimension(unit="Hz", suffix="_hz", symbols={"Hz": 1.0}, examples="921.6 MHz")
@@ -103,10 +108,10 @@ def parse_quantity(text: str, dimension: Dimension, *, needs_unit: bool = False)
     """
     match = _QUANTITY.fullmatch(text.strip()) if len(text) <= _LONGEST else None
     if match is None:
-        raise ValueError(f"{shown(text)} is no {_what(dimension)}{_forms(dimension)}")
+        raise ValueError(f"{shown(text)} is not a {dimension.what}; write it like {dimension.examples}")
     number, unit = float(match[1].replace("_", "")), match[2].strip()
     if not unit and needs_unit and dimension.symbols:
-        raise ValueError(f"{shown(text)} has no unit{_forms(dimension)}")
+        raise ValueError(f"{shown(text)} has no unit; write it like {dimension.examples}")
     value = number * (_factor(unit, dimension) if unit else 1.0)
     if not math.isfinite(value):
         raise ValueError(f"{shown(text)} is too large")
@@ -118,20 +123,16 @@ def _factor(unit: str, dimension: Dimension) -> float:
         prefix = unit.removesuffix(symbol)
         if prefix == unit:
             continue
-        if prefix == "K" and dimension.symbols:
+        if prefix == "K":
             raise ValueError(f"{unit!r} is ambiguous: write k{symbol} (1000) or Ki{symbol} (1024)")
         if prefix == "" or (dimension.prefixes and prefix in _PREFIXES):
-            # One multiplication of exact decimals: 4.24 pJ must stay 4.24.
-            return _exact(_PREFIXES[prefix] * multiple)
+            # One multiplication by the power of ten that is meant, without rounding error: 4.24 pJ must stay 4.24.
+            factor = _PREFIXES[prefix] * multiple
+            nearest = 10.0 ** round(math.log10(factor))
+            return nearest if math.isclose(factor, nearest, rel_tol=1e-9) else factor
         if dimension.prefixes and symbol.startswith(("B", "bit")) and prefix in _BINARY_PREFIXES:
             return _BINARY_PREFIXES[prefix] * multiple
-    raise ValueError(f"{shown(unit)} is no unit of a {_what(dimension)}{_forms(dimension)}")
-
-
-def _exact(factor: float) -> float:
-    """The power of ten that a product of prefixes means, without its rounding error."""
-    nearest = 10.0 ** round(math.log10(factor))
-    return nearest if math.isclose(factor, nearest, rel_tol=1e-9) else factor
+    raise ValueError(f"{shown(unit)} is not a unit of a {dimension.what}; write it like {dimension.examples}")
 
 
 def format_quantity(value: float, unit: str, *, digits: int = 6) -> str:
@@ -157,14 +158,6 @@ def shown(text: object) -> str:
     return quoted if len(quoted) <= _LONGEST else f"{quoted[: _LONGEST - 1]}…"
 
 
-def _what(dimension: Dimension) -> str:
-    return f"quantity in {dimension.unit}" if dimension.unit else "number"
-
-
-def _forms(dimension: Dimension) -> str:
-    return f"; write it like {dimension.examples}"
-
-
 SCALES = {
     "bit": (("GiB", 8 * 2**30), ("MiB", 8 * 2**20), ("KiB", 8 * 2**10), ("B", 8), ("bit", 1)),
     "ms": (("s", 1e3), ("ms", 1), ("us", 1e-3)),
@@ -184,11 +177,7 @@ def amount(value: float, unit: str) -> str:
     if value == 0:
         return "0"
     name, size = scale(value, unit)
-    return f"{_digits(value / size)} {name}"
-
-
-def _digits(value: float) -> str:
-    return f"{value:.{decimals(value)}f}"
+    return f"{value / size:.{decimals(value / size)}f} {name}"
 
 
 def decimals(largest: float) -> int:

@@ -28,7 +28,7 @@ class Precision:
         for name in ("weight_bits", "activation_bits"):
             if not is_width(getattr(self, name)):
                 raise ValueError(
-                    f"{name}={getattr(self, name)!r} is no width: use {MIN_BITS} to {MAX_BITS}, "
+                    f"{name}={getattr(self, name)!r} is not a width: use {MIN_BITS} to {MAX_BITS}, "
                     f"or {FLOAT_BITS} for float"
                 )
 
@@ -101,7 +101,7 @@ class Layer:
 
     @property
     def weight_elements(self) -> int:
-        """Size of its weight tensor, whoever owns it."""
+        """Size of its weight tensor, shared or not."""
         return prod(self.weight_shape)
 
 

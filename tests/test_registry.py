@@ -99,6 +99,17 @@ def test_a_broken_plug_in_is_named_and_breaks_nothing(wagons: Registry[Any]) -> 
     assert [name for name, found in wagons.registrations().items() if found.error] == ["broken", "wrong"]
 
 
+def test_a_broken_solver_does_not_stop_auto(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hwbmpq.allocate.solvers import SolverError, solvers_for
+
+    points = {"broken": EntryPoint("broken", f"{__name__}:Nothing", "hwbmpq.solvers")}
+    monkeypatch.setattr(registry, "_entry_points", lambda group: points)
+    assert {solver.name for solver in solvers_for("auto")} >= {"highs"}
+    with pytest.raises(SolverError, match=r"broken: AttributeError: .*Nothing"):
+        list(solvers_for("broken"))
+    registry.SOLVERS.remove("broken")
+
+
 def test_an_entry_must_have_what_is_asked_of_its_kind(wagons: Registry[Any]) -> None:
     with pytest.raises(HwbmpqError, match=r"wagon 'blue': int has no method roll\(\)"):
         wagons.add("blue", int)

@@ -45,15 +45,15 @@ def test_text_becomes_a_number_in_the_unit(text: str, dimension: Dimension, valu
     ("text", "dimension", "message"),
     [
         ("12 KB", units.BYTES, "'KB' is ambiguous: write kB \\(1000\\) or KiB \\(1024\\)"),
-        ("12 GHz", units.BYTES, "'GHz' is no unit of a quantity in B; write it like 320 KiB"),
-        ("fast", units.HERTZ, "'fast' is no quantity in Hz; write it like 921.6 MHz"),
-        ("3 KiHz", units.HERTZ, "'KiHz' is no unit"),
-        ("12 kcycles", units.CYCLES, "no unit"),
+        ("12 GHz", units.BYTES, "'GHz' is not a unit of a quantity in B; write it like 320 KiB"),
+        ("fast", units.HERTZ, "'fast' is not a quantity in Hz; write it like 921.6 MHz"),
+        ("3 KiHz", units.HERTZ, "'KiHz' is not a unit"),
+        ("12 kcycles", units.CYCLES, "not a unit"),
         ("1e999 Hz", units.HERTZ, "too large"),
-        ("9" * 5000, units.HERTZ, "is no quantity"),
-        ("1,5 GHz", units.HERTZ, "no unit"),
-        ("", units.HERTZ, "is no quantity"),
-        ("3 MHz", units.PLAIN, "no unit of a number"),
+        ("9" * 5000, units.HERTZ, "is not a quantity"),
+        ("1,5 GHz", units.HERTZ, "not a unit"),
+        ("", units.HERTZ, "is not a quantity"),
+        ("3 MHz", units.PLAIN, "not a unit of a number"),
     ],
 )
 def test_wrong_text_says_what_to_write(text: str, dimension: Dimension, message: str) -> None:

@@ -1,31 +1,27 @@
-"""``hwbmpq benchmark``: how fast a run's network is in ONNX Runtime, beside the same network in float."""
+"""Time a run's network in ONNX Runtime beside float.
+
+Time the network of a run in ONNX Runtime on this machine: in float; as hwbmpq export writes it; the same file with its
+weights turned into floats once, when it is loaded; and in the form that runs on integer kernels (hwbmpq export
+--runtime-compat int8, or int8-vnni where this processor has it). They take turns, so that ratios hold on a busy machine.
+
+examples:
+  hwbmpq benchmark runs/resnet18-jetson_nano
+  hwbmpq benchmark runs/resnet20-mpic --batch 32 --threads 2 --json
+"""
 
 import argparse
-import json
 import os
 import platform
 from dataclasses import asdict
 from typing import Any
 
 import hwbmpq
-from hwbmpq.cli.options.output import print_remarks
-from hwbmpq.cli.options.parser import add_count
-from hwbmpq.cli.options.run import OpenedRun, add_run_options, open_run
+from hwbmpq.cli.options.common import add_count
+from hwbmpq.cli.options.network import OpenedRun, add_run_options, open_run
 from hwbmpq.cli.progress import progress
 from hwbmpq.cli.render.export import print_budget, print_timings
-from hwbmpq.cli.render.tables import OutputConsole
+from hwbmpq.cli.render.tables import OutputConsole, print_json, print_remarks
 from hwbmpq.errors import HwbmpqError
-
-HELP = "time a run's network in ONNX Runtime beside float"
-DESCRIPTION = """\
-Time the network of a run in ONNX Runtime on this machine: in float; as hwbmpq export writes it; the same file with its
-weights turned into floats once, when it is loaded; and in the form that runs on integer kernels (hwbmpq export
---runtime-compat int8, or int8-vnni where this processor has it). They take turns, so that ratios hold on a busy machine."""
-
-EPILOG = """\
-examples:
-  hwbmpq benchmark runs/resnet18-jetson_nano
-  hwbmpq benchmark runs/resnet20-mpic --batch 32 --threads 2 --json"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
                 for name, timing in timings.items()
             },
         }
-        print(json.dumps(content, indent=2))
+        print_json(content)
         return
     console = OutputConsole()
     print_remarks(console, opened.remarks)

@@ -1,47 +1,10 @@
-"""``hwbmpq compress``: train a network once, quantized, at the widths that a device's budget allows."""
+"""Train a network, quantized, within a device's budget.
 
-import argparse
-import json
-import platform
-import signal
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from rich.console import Console
-from rich.markup import escape
-
-import hwbmpq
-from hwbmpq.cli.options.output import print_remarks
-from hwbmpq.cli.options.parser import add_output_options
-from hwbmpq.cli.options.run import build
-from hwbmpq.cli.options.training import add_training_options, resumed_settings, settings_from
-from hwbmpq.cli.progress import TrainingProgress
-from hwbmpq.cli.render.infeasible import explained_infeasible
-from hwbmpq.cli.render.run import accuracy_lines, baseline_lines, print_run
-from hwbmpq.cli.render.tables import OutputConsole, counted
-from hwbmpq.errors import HwbmpqError, OtherRankError, RunStoppedError
-
-if TYPE_CHECKING:
-    from hwbmpq.data import ImageData
-    from hwbmpq.models import LoadedModel
-    from hwbmpq.pipeline import Compression
-    from hwbmpq.training import RunDirectory, RunSettings
-
-_ANYWHERE = ("input", "num_classes", "data_root", "seed", "baseline", "device", "amp", "checkpoint_minutes")
-"""Settings that may differ from a recipe's without making it another run."""
-HELP = "train a network, quantized, within a device's budget"
-DESCRIPTION = """\
 Train a network once, quantized. Bit gradients tell which layers matter; after the warm-up and
 after every interval an integer program gives each layer the width that the device's budget
 allows. With nothing but a model and a target it runs on embedded images in a few minutes.
-With --epochs 0 nothing is trained: weights are rounded well and activations calibrated."""
+With --epochs 0 nothing is trained: weights are rounded well and activations calibrated.
 
-EPILOG = """\
 examples:
   hwbmpq compress --model timm:resnet18 --target jetson_nano.yaml
   hwbmpq compress --model hwbmpq:resnet20 --target mpic --budget memory=12x --data cifar10 --data-root ~/data
@@ -61,7 +24,43 @@ recipes, after the BMPQ paper's tables:
 A run leaves a folder with report.html (everything, with plots), model.safetensors (the network,
 packed; hwbmpq export makes ONNX of it), config.yaml (all settings, for --config), allocation.json
 (widths, costs, proof), history.jsonl (one line an epoch), facts.json (network, device, figures),
-checkpoint.pt and best.pt. Ctrl-C saves and stops."""
+checkpoint.pt and best.pt. Ctrl-C saves and stops.
+"""
+
+import argparse
+import platform
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from itertools import chain, count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+
+import hwbmpq
+from hwbmpq.cli.options.common import add_output_options
+from hwbmpq.cli.options.network import build
+from hwbmpq.cli.options.settings import add_training_options, resumed_settings, settings_from
+from hwbmpq.cli.progress import TrainingProgress
+from hwbmpq.cli.render.plan import explained_infeasible
+from hwbmpq.cli.render.report import accuracy_lines, baseline_line, print_run
+from hwbmpq.cli.render.tables import OutputConsole, counted, print_json, print_remarks
+from hwbmpq.errors import HwbmpqError, OtherRankError, RunStoppedError
+
+if TYPE_CHECKING:
+    from hwbmpq.data import ImageData
+    from hwbmpq.models import LoadedModel
+    from hwbmpq.pipeline import Compression
+    from hwbmpq.training import RunDirectory, RunSettings
+
+_ANYWHERE = ("input", "num_classes", "data_root", "seed", "baseline", "device", "amp", "checkpoint_minutes")
+"""Settings that may differ from a recipe's without making it another run."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -73,21 +72,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder for the run (default: runs/MODEL-TARGET, with a number if that exists)",
     )
-    group.add_argument("--resume", metavar="RUN", help="continue a run where its last checkpoint stands")
+    group.add_argument("--resume", metavar="RUN", help="continue a run from its last checkpoint")
     group.add_argument("--overwrite", action="store_true", help="replace the run that --run-dir names")
     group.add_argument(
         "--config", metavar="FILE", help="settings as YAML, such as a run's config.yaml; flags win"
-    )
-    group.add_argument(
-        "--baseline",
-        action="store_true",
-        default=None,
-        help="also train the widest single width that fits the budget, the same way, and compare",
     )
     group.add_argument("--tensorboard", action="store_true", help="write curves for TensorBoard into the run")
     group.add_argument("-q", "--quiet", action="store_true", help="only the result")
     group.add_argument("-v", "--verbose", action="store_true", help="why each layer moved")
     add_output_options(group, rows="layer of a large network")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Trained:
+    """A run that has ended, with the settings that its data and network completed."""
+
+    result: "Compression"
+    settings: "RunSettings"
+    title: str
 
 
 def run(args: argparse.Namespace) -> None:
@@ -96,15 +98,17 @@ def run(args: argparse.Namespace) -> None:
     for name, text in settings.budgets.items():
         hwbmpq.costs.parse_budget(name, text)
     hwbmpq.distributed.join(use_cuda=hwbmpq.training.find_device(settings.device).type == "cuda")
-    try:
+    with ExitStack() as stack:
+        stack.callback(hwbmpq.distributed.leave)
         # The first rank looks and names: the others would find what it has just made.
-        folder = hwbmpq.training.RunDirectory(
-            hwbmpq.distributed.on_first_rank(lambda: _folder(args, settings))
-        )
-        with hwbmpq.distributed.losses_told(f"start it again with --resume {folder.path}"):
-            _compress(args, settings, folder)
-    finally:
-        hwbmpq.distributed.leave()
+        path = hwbmpq.distributed.on_first_rank(lambda: _folder(args, settings))
+        stack.enter_context(hwbmpq.distributed.losses_told(f"start it again with --resume {path}"))
+        is_first = hwbmpq.distributed.rank() == 0
+        console = Console(stderr=True, highlight=False, quiet=not is_first or args.quiet)
+        trained = _train(args, settings, hwbmpq.training.RunDirectory(path), console)
+        baseline = _baseline(args, trained, path, console) if settings.baseline else None
+        if is_first:
+            _show(args, trained, baseline, path)
 
 
 def _settings(args: argparse.Namespace) -> "RunSettings":
@@ -116,26 +120,28 @@ def _settings(args: argparse.Namespace) -> "RunSettings":
 
 
 def _folder(args: argparse.Namespace, settings: "RunSettings") -> Path:
+    """As the options say; else ``runs/resnet18-jetson_nano``, or the first number behind it that is free."""
     if args.resume is not None:
         return Path(args.resume)
-    folder = hwbmpq.training.RunDirectory(args.run_folder or _free_folder(settings))
-    return folder.check_free(overwrite=args.overwrite).path
+    path = args.run_folder
+    if path is None:
+        model = Path(settings.model.partition(":")[2]).name.replace(":", "-")
+        target = Path(settings.target).name.removesuffix(".yaml").removesuffix(".yml")
+        base = Path("runs") / f"{model}-{target}"
+        numbered = (base.with_name(f"{base.name}-{number}") for number in count(2))
+        path = next(path for path in chain([base], numbered) if not path.exists())
+    return hwbmpq.training.RunDirectory(path).check_free(overwrite=args.overwrite).path
 
 
-def _free_folder(settings: "RunSettings") -> Path:
-    """``runs/resnet18-jetson_nano``, or the first number behind it that is free."""
-    model = Path(settings.model.partition(":")[2]).name.replace(":", "-")
-    target = Path(settings.target).name.removesuffix(".yaml").removesuffix(".yml")
-    base = Path("runs") / f"{model}-{target}"
-    candidates = (
-        base.with_name(f"{base.name}-{number}") if number > 1 else base for number in range(1, 10**6)
-    )
-    return next(path for path in candidates if not path.exists())
-
-
-def _compress(args: argparse.Namespace, settings: "RunSettings", folder: "RunDirectory") -> None:
-    is_first = hwbmpq.distributed.rank() == 0
-    console = Console(stderr=True, highlight=False, quiet=not is_first or args.quiet)
+def _train(
+    args: argparse.Namespace,
+    settings: "RunSettings",
+    folder: "RunDirectory",
+    console: Console,
+    *,
+    is_baseline: bool = False,
+) -> _Trained:
+    """Build the network and its data, and train it in ``folder``."""
     state = _saved_state(args, folder, console)
     # A checkpoint has the weights: what the run began with is not looked for again.
     source = settings if state is None else settings.model_copy(update={"weights": None, "pretrained": False})
@@ -143,38 +149,35 @@ def _compress(args: argparse.Namespace, settings: "RunSettings", folder: "RunDir
     # What the data and the network's own defaults made of it: other images must not change it afterwards.
     size = "x".join(map(str, model.input_size))
     settings = settings.model_copy(update={"input": size, "num_classes": data.classes})
-    if not args.quiet:
-        _announce(console, settings, model, data, folder)
-        if args.recipe is not None:
-            console.print(_said_of_recipe(args.recipe, settings), soft_wrap=True)
-    make = None
-    if is_first and args.resume is None:
-        make = partial(_make_folder, settings, folder, console, overwrite=args.overwrite)
-    result = _train(args, settings, model, data, folder, console, state, make)
-    baseline = _baseline(args, settings, result, folder, console) if settings.baseline else None
-    if not is_first:
-        return
-    if args.json:
-        content = {"run": str(folder.path), **hwbmpq.pipeline.summary(result, settings)}
-        if baseline is not None:
-            content["baseline"] = hwbmpq.pipeline.summary(*baseline)
-        print(json.dumps(content, indent=2))
-        return
-    output = OutputConsole()
-    if args.quiet:
-        for line in accuracy_lines(result, settings):
-            output.print(line)
-        output.print(f"run: {escape(str(folder.path))}")
-    else:
-        print_run(output, result, settings, folder.path, title=model.title, all_rows=args.all)
-    for line in [] if baseline is None else baseline_lines(result, baseline[0]):
-        output.print(line)
+    if not is_baseline:
+        _announce(args, console, settings, model, data)
+    is_new = state is None and (args.resume is None or is_baseline)
+    make = partial(_make_folder, settings, folder, console, overwrite=args.overwrite or is_baseline)
+    try:
+        with _hooks(args, folder, console) as hooks, _graceful_stop(console) as trainers:
+            result = hwbmpq.pipeline.compress(
+                model.network,
+                data,
+                settings,
+                run=folder,
+                state=state,
+                hooks=hooks,
+                on_ready=make if is_new and hwbmpq.distributed.rank() == 0 else None,
+                on_trainer=trainers.append,
+                command=("hwbmpq", *sys.argv[1:]),
+            )
+    except hwbmpq.InfeasibleBudget as error:
+        if hwbmpq.distributed.rank() != 0:
+            raise OtherRankError(str(error)) from error
+        space = hwbmpq.pipeline.search_space_of(model.network, data, settings)
+        raise explained_infeasible(error, space, as_json=args.json) from error
+    return _Trained(result=result, settings=settings, title=model.title)
 
 
 def _saved_state(
     args: argparse.Namespace, folder: "RunDirectory", console: Console
 ) -> "dict[str, Any] | None":
-    """The checkpoint to go on from."""
+    """The checkpoint to continue from."""
     if args.resume is None:
         return None
     if not folder.has_checkpoint:
@@ -188,7 +191,7 @@ def _saved_state(
         console.print("the run is finished: nothing is left to train")
     else:
         within = f" and {progress['batch']} batches of the next" if progress["batch"] else ""
-        console.print(f"going on after epoch {progress['epoch']} of {epochs}{within}")
+        console.print(f"continuing after epoch {progress['epoch']} of {epochs}{within}")
     return state
 
 
@@ -204,87 +207,67 @@ def _make_folder(
     folder.save_settings(settings, facts)
 
 
-def _said_of_recipe(name: str, settings: "RunSettings") -> str:
-    """What the paper reports, or why this run cannot be compared with it."""
-    whole = hwbmpq.training.resolve_settings({}, recipe=name).model_dump()
-    other = [
-        field
-        for field, value in settings.model_dump().items()
-        if field not in _ANYWHERE and value != whole[field]
-    ]
-    reported = f"recipe {name}; the paper's {hwbmpq.training.get_paper_recipe(name).reported}"
-    return reported if not other else f"{reported}, not comparable: other {', '.join(other)}"
-
-
 def _announce(
-    console: Console, settings: "RunSettings", model: "LoadedModel", data: "ImageData", folder: "RunDirectory"
+    args: argparse.Namespace,
+    console: Console,
+    settings: "RunSettings",
+    model: "LoadedModel",
+    data: "ImageData",
 ) -> None:
     console.print(
         f"[bold]{escape(model.title)}[/] on {escape(settings.target)}, {escape(settings.data)}: "
         f"{len(data.train):,} training and {len(data.test):,} test images, {data.classes} classes",
         soft_wrap=True,
     )
-    print_remarks(console, data.remarks)
+    remarks = list(data.remarks)
     if settings.max_steps is not None:
         console.print(
             f"to try it out: {counted(settings.epochs, 'epoch')}, at most {counted(settings.max_steps, 'step')} in all"
         )
-    if settings.epochs == 0 and not (
-        settings.weights or settings.pretrained or settings.model.startswith("file:")
-    ):
-        print_remarks(
-            console, ["the weights are random, and nothing is trained: give --weights or --pretrained"]
-        )
+    has_weights = settings.weights or settings.pretrained or settings.model.startswith("file:")
+    if settings.epochs == 0 and not has_weights:
+        remarks.append("the weights are random, and nothing is trained: give --weights or --pretrained")
     if settings.amp and hwbmpq.training.find_device(settings.device).type == "cpu":
-        print_remarks(console, ["mixed float precision is usually slower on CPUs"])
+        remarks.append("mixed float precision is usually slower on CPUs")
+    print_remarks(console, remarks)
+    if args.recipe is not None:
+        console.print(_compared_with_paper(args.recipe, settings), soft_wrap=True)
 
 
-def _train(
-    args: argparse.Namespace,
-    settings: "RunSettings",
-    model: "LoadedModel",
-    data: "ImageData",
-    folder: "RunDirectory",
-    console: Console,
-    state: "dict[str, Any] | None",
-    make_folder: "Callable[[], None] | None",
-) -> "Compression":
-    try:
-        with ExitStack() as stack:
-            hooks: list[Any] = [
-                stack.enter_context(TrainingProgress(console, quiet=args.quiet, verbose=args.verbose))
-            ]
-            if args.tensorboard and hwbmpq.distributed.rank() == 0:
-                hooks.append(stack.enter_context(hwbmpq.training.TensorBoardHook(folder.path)))
-            return hwbmpq.pipeline.compress(
-                model.network,
-                data,
-                settings,
-                run=folder,
-                state=state,
-                hooks=hooks,
-                on_ready=make_folder,
-                on_trainer=stack.enter_context(_graceful_stop(console)).append,
-                command=("hwbmpq", *sys.argv[1:]),
-            )
-    except hwbmpq.InfeasibleBudget as error:
-        if hwbmpq.distributed.rank() != 0:
-            raise OtherRankError(str(error)) from error
-        if args.json:
-            print(json.dumps(error.to_dict(), indent=2))
-        space = hwbmpq.pipeline.search_space_of(model.network, data, settings)
-        raise explained_infeasible(error, space) from error
+def _compared_with_paper(recipe: str, settings: "RunSettings") -> str:
+    """What the paper reports, or why this run cannot be compared with it."""
+    whole = hwbmpq.training.resolve_settings({}, recipe=recipe).model_dump()
+    other = [
+        field
+        for field, value in settings.model_dump().items()
+        if field not in _ANYWHERE and value != whole[field]
+    ]
+    reported = f"recipe {recipe}; the paper's {hwbmpq.training.get_paper_recipe(recipe).reported}"
+    return reported if not other else f"{reported}, not comparable: other {', '.join(other)}"
+
+
+@contextmanager
+def _hooks(args: argparse.Namespace, folder: "RunDirectory", console: Console) -> Iterator[list[Any]]:
+    """What follows the training."""
+    with ExitStack() as stack:
+        hooks: list[Any] = [stack.enter_context(TrainingProgress(console, verbose=args.verbose))]
+        if args.tensorboard and hwbmpq.distributed.rank() == 0:
+            hooks.append(stack.enter_context(hwbmpq.training.TensorBoardHook(folder.path)))
+        yield hooks
 
 
 @contextmanager
 def _graceful_stop(console: Console) -> Iterator[list[Any]]:
-    """While a trainer is in the list, Ctrl-C asks it to stop after the present step; a second one means it."""
+    """While a trainer is in the list, Ctrl-C asks it to stop after the present step; a second one stops at once."""
     trainers: list[Any] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
     def stop(number: int, frame: object) -> None:
-        for name, handler in before.items():
-            signal.signal(name, handler)
+        restore()
         if not trainers:
             raise KeyboardInterrupt
         console.print("stopping after this step (once more to stop at once)")
@@ -297,34 +280,39 @@ def _graceful_stop(console: Console) -> Iterator[list[Any]]:
     try:
         yield trainers
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        restore()
 
 
-def _baseline(
-    args: argparse.Namespace,
-    settings: "RunSettings",
-    result: "Compression",
-    folder: "RunDirectory",
-    console: Console,
-) -> "tuple[Compression, RunSettings] | None":
+def _baseline(args: argparse.Namespace, trained: _Trained, path: Path, console: Console) -> "_Trained | None":
     """The widest single width within the budget, trained the same way beside the run."""
-    best = None if result.plan is None else result.plan.best_uniform
+    best = None if trained.result.plan is None else trained.result.plan.best_uniform
     if best is None:
         print_remarks(console, ["no single width fits the budget: there is no baseline to train"])
         return None
-    uniform = settings.model_copy(update={"method": "hpq", "bits": (best.weight_bits,), "baseline": False})
-    beside = hwbmpq.training.RunDirectory(folder.path / "baseline")
-    state = _saved_state(args, beside, console) if beside.has_checkpoint else None
-    model, data = build(uniform)
-    make = None
-    if hwbmpq.distributed.rank() == 0 and state is None:
-        make = partial(_make_folder, uniform, beside, console, overwrite=args.resume is not None)
-    if not args.quiet:
-        console.print(f"baseline: {best.label} for all layers", soft_wrap=True)
+    update = {"method": "hpq", "bits": (best.weight_bits,), "baseline": False}
+    uniform = trained.settings.model_copy(update=update)
+    console.print(f"baseline: {best.label} for all layers")
+    beside = hwbmpq.training.RunDirectory(path / "baseline")
     try:
-        return _train(args, uniform, model, data, beside, console, state, make), uniform
+        return _train(args, uniform, beside, console, is_baseline=True)
     except RunStoppedError as error:
         raise RunStoppedError(
-            f"baseline: {error}", hint=f"hwbmpq compress --resume {folder.path} --baseline"
+            f"baseline: {error}", hint=f"hwbmpq compress --resume {path} --baseline"
         ) from error
+
+
+def _show(args: argparse.Namespace, trained: _Trained, baseline: _Trained | None, path: Path) -> None:
+    result, settings = trained.result, trained.settings
+    if args.json:
+        content = {"run": str(path), **hwbmpq.pipeline.summary(result, settings)}
+        if baseline is not None:
+            content["baseline"] = hwbmpq.pipeline.summary(baseline.result, baseline.settings)
+        print_json(content)
+        return
+    output = OutputConsole()
+    if args.quiet:
+        output.print("\n".join([*accuracy_lines(result, settings), f"run: {escape(str(path))}"]))
+    else:
+        print_run(output, result, settings, path, title=trained.title, all_rows=args.all)
+    if baseline is not None:
+        output.print(baseline_line(result, baseline.result))

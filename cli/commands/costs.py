@@ -1,66 +1,62 @@
-"""``hwbmpq costs``: the cost models, ours and those of plug-ins."""
+"""List and explain the cost models.
+
+A cost model says what a layer costs at each width on a device: memory, latency, energy, or a
+quantity of your own. Budgets are set on them by name.
+
+examples:
+  hwbmpq costs list
+  hwbmpq costs show roofline
+"""
 
 import argparse
 import inspect
-import json
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.text import Text
 
 import hwbmpq
-from hwbmpq.cli.options.parser import add_command, add_output_options
-from hwbmpq.cli.render.tables import OutputConsole, plain_table
+from hwbmpq.cli.options.common import add_command, add_output_options
+from hwbmpq.cli.render.tables import OutputConsole, print_json, print_table
 from hwbmpq.registry import COST_MODELS
 
 if TYPE_CHECKING:
     from hwbmpq.costs import Registration
 
-HELP = "list and explain the cost models"
-DESCRIPTION = """\
-A cost model says what a layer costs at each width on a device: memory, latency, energy, or a
-quantity of your own. Budgets are set on them by name."""
-
-EPILOG = """\
-examples:
-  hwbmpq costs list
-  hwbmpq costs show roofline"""
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    listing = add_command(actions, "list", run_list, "all cost models, plug-ins included")
-    add_output_options(listing)
-    show = add_command(actions, "show", run_show, "one model: formula, unit, needs, options")
+    add_output_options(add_command(actions, "list", run_list))
+    show = add_command(actions, "show", run_show)
     show.add_argument("name", metavar="NAME")
     add_output_options(show)
 
 
 def run_list(args: argparse.Namespace) -> None:
+    """All cost models, plug-ins included."""
     models = hwbmpq.costs.cost_models()
     if args.json:
-        print(json.dumps([_facts(entry) for entry in models.values()], indent=2))
+        print_json([_facts(entry) for entry in models.values()])
         return
-    table = plain_table("Cost models", "name", "unit", "~what", "~from")
+    rows = []
     for entry in models.values():
         facts = _facts(entry)
-        what = (
-            Text(f"cannot be loaded: {entry.error}", style="red") if entry.error else Text(facts["summary"])
-        )
-        table.add_row(entry.name, facts["unit"], what, Text(entry.provider))
+        error = Text(f"cannot be loaded: {entry.error}", style="red")
+        what = error if entry.error else Text(facts["summary"])
+        rows.append((entry.name, facts["unit"], what, Text(entry.provider)))
     console = OutputConsole()
-    console.print(table)
+    print_table(console, "Cost models", ("name", "unit", "~what", "~from"), rows)
     for entry in hwbmpq.costs.refused_plugins():
-        console.print(
-            f"[red]{escape(entry.name)} of {escape(entry.provider)} is not used: {escape(entry.error)}[/]"
-        )
+        text = f"{entry.name} of {entry.provider} is not used: {entry.error}"
+        console.print(text, style="red", markup=False)
     console.print("[dim]latency, energy and memory go to the model that the profile names in cost_models[/]")
 
 
 def run_show(args: argparse.Namespace) -> None:
+    """One model: formula, unit, needs, options."""
     facts = _facts(COST_MODELS.registration(args.name))
     if args.json:
-        print(json.dumps(facts, indent=2))
+        print_json(facts)
         return
     console = OutputConsole()
     console.print(
@@ -87,7 +83,10 @@ def _facts(entry: "Registration[type]") -> dict[str, Any]:
         "description": description,
         "formula": getattr(model, "formula", ""),
         "needs": list(getattr(model, "needs", ())),
-        "options": _options(model),
+        "options": {
+            name: {"default": info.default, "text": _plain(info.description or "")}
+            for name, info in getattr(model, "model_fields", {}).items()
+        },
         "provider": entry.provider,
         "error": entry.error,
     }
@@ -97,11 +96,3 @@ def _plain(docstring: str) -> str:
     """Paragraphs on one line each, without markup."""
     paragraphs = docstring.replace("``", "").split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-
-
-def _options(model: Any) -> dict[str, dict[str, Any]]:
-    fields = getattr(model, "model_fields", {})
-    return {
-        name: {"default": info.default, "text": _plain(info.description or "")}
-        for name, info in fields.items()
-    }

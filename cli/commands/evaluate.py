@@ -1,16 +1,25 @@
-"""``hwbmpq evaluate``: the accuracy of a run's network."""
+"""Measure the accuracy of a run's network.
+
+Rebuild the network of a run at its widths and measure its accuracy, on the run's test images
+or on others: in torch, from the packed file, or from the ONNX file in ONNX Runtime.
+
+examples:
+  hwbmpq evaluate runs/resnet18-jetson_nano
+  hwbmpq evaluate runs/resnet18-jetson_nano --best --json
+  hwbmpq evaluate runs/resnet20-mpic --data npz:other.npz
+  hwbmpq export runs/resnet20-mpic && hwbmpq evaluate runs/resnet20-mpic --runtime onnxruntime
+"""
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
 import hwbmpq
-from hwbmpq.cli.options.output import print_remarks
-from hwbmpq.cli.options.run import OpenedRun, add_run_options, build, open_run
-from hwbmpq.cli.render.tables import OutputConsole, counted
+from hwbmpq.cli.options.network import OpenedRun, add_run_options, build, open_run
+from hwbmpq.cli.options.settings import add_settings
+from hwbmpq.cli.render.tables import OutputConsole, counted, print_json, print_remarks
 from hwbmpq.errors import HwbmpqError
 
 if TYPE_CHECKING:
@@ -18,22 +27,10 @@ if TYPE_CHECKING:
 
 RUNTIMES = ("torch", "packed", "onnxruntime")
 
-HELP = "measure the accuracy of a run's network"
-DESCRIPTION = """\
-Rebuild the network of a run at its widths and measure its accuracy, on the run's test images
-or on others: in torch, from the packed file, or from the ONNX file in ONNX Runtime."""
-
-EPILOG = """\
-examples:
-  hwbmpq evaluate runs/resnet18-jetson_nano
-  hwbmpq evaluate runs/resnet18-jetson_nano --best --json
-  hwbmpq evaluate runs/resnet20-mpic --data npz:other.npz
-  hwbmpq export runs/resnet20-mpic && hwbmpq evaluate runs/resnet20-mpic --runtime onnxruntime"""
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_run_options(parser)
-    parser.add_argument("--device", metavar="auto|cpu|cuda|mps", help="where to run (default: as in the run)")
+    add_settings(parser, "device", default=None, help="where to run (default: as in the run)")
     parser.add_argument(
         "--runtime",
         choices=RUNTIMES,
@@ -60,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
             "test_accuracy": found.accuracy,
             "remarks": remarks,
         }
-        print(json.dumps({**content, "test_loss": found.loss, "test_images": found.images}, indent=2))
+        print_json({**content, "test_loss": found.loss, "test_images": found.images})
         return
     console = OutputConsole()
     print_remarks(console, [*opened.remarks, *remarks])

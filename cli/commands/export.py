@@ -1,46 +1,42 @@
-"""``hwbmpq export``: a run's network as a file that others execute."""
+"""Write a run's network as ONNX or packed weights.
 
-import argparse
-import json
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from rich.markup import escape
-
-import hwbmpq
-from hwbmpq.cli.options.names import add_name_option
-from hwbmpq.cli.options.output import check_output, print_remarks
-from hwbmpq.cli.options.parser import add_count
-from hwbmpq.cli.options.run import OpenedRun, add_run_options, open_run
-from hwbmpq.cli.progress import progress
-from hwbmpq.cli.render.export import print_agreement, print_size
-from hwbmpq.cli.render.tables import OutputConsole
-from hwbmpq.errors import HwbmpqError
-from hwbmpq.registry import EXPORT_FORMATS
-
-if TYPE_CHECKING:
-    from hwbmpq.export.formats import ExportFormat, ExportResult
-
-HELP = "write a run's network as ONNX or packed weights"
-DESCRIPTION = """\
 Write the network of a run as a file.
 
   onnx    standard quantized ONNX: weights stored as integers of 2, 4, 8 or 16 bits. It is loaded and run in ONNX
           Runtime and compared with the network before it is written. With --runtime-compat int8, the form that ONNX
           Runtime fuses into its integer kernels: larger, and faster.
   packed  model.safetensors, every weight at exactly its bits, for hwbmpq.load; compress writes it by itself
-  qonnx   ONNX with Quant nodes of any width, for FINN, hls4ml and QONNX's own tools"""
+  qonnx   ONNX with Quant nodes of any width, for FINN, hls4ml and QONNX's own tools
 
-EPILOG = """\
 examples:
   hwbmpq export runs/resnet18-jetson_nano
   hwbmpq export runs/resnet18-jetson_nano --runtime-compat int8 -o fast.onnx
-  hwbmpq export runs/resnet20-mpic --format packed --best -o best.safetensors"""
+  hwbmpq export runs/resnet20-mpic --format packed --best -o best.safetensors
+"""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+
+import hwbmpq
+from hwbmpq.cli.options.common import RegistryNames, add_count, check_output
+from hwbmpq.cli.options.network import OpenedRun, add_run_options, open_run
+from hwbmpq.cli.progress import progress
+from hwbmpq.cli.render.export import print_agreement, print_size
+from hwbmpq.cli.render.tables import OutputConsole, print_json, print_remarks
+from hwbmpq.errors import HwbmpqError
+from hwbmpq.registry import EXPORT_FORMATS
+
+if TYPE_CHECKING:
+    from hwbmpq.export.formats import ExportFormat, ExportResult
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    names = RegistryNames(EXPORT_FORMATS)
     text = "%(choices)s (default: %(default)s)"
-    add_name_option(parser, "--format", EXPORT_FORMATS, text, default="onnx")
+    parser.add_argument("--format", type=names, choices=names, default="onnx", metavar="NAME", help=text)
     parser.add_argument("-o", "--output", metavar="FILE", help="where to (default: in the run's folder)")
     parser.add_argument(
         "--runtime-compat",
@@ -65,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
     args.device = "cpu"  # what the files run on
     opened = open_run(args)
     if args.json:
-        print(json.dumps(_export(args, form, opened).to_dict(), indent=2))
+        print_json(_export(args, form, opened).to_dict())
         return
     console = OutputConsole()
     print_remarks(console, opened.remarks)

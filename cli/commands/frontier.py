@@ -1,43 +1,29 @@
-"""``hwbmpq frontier``: what each amount of a cost buys, on one device or several."""
+"""Show what each amount of a cost buys, as a table and a plot.
+
+Show the trade-off between a cost and the objective: every allocation that no other beats in
+both. One sensitivity pass serves all budgets and all devices.
+
+examples:
+  hwbmpq frontier --model hwbmpq:resnet20 --target mpic --cost memory
+  hwbmpq frontier --model hwbmpq:resnet8 --target mpic --target gap9_ne16 --cost latency --plot latency.png
+  hwbmpq frontier --model hwbmpq:resnet8 --target mpic --cost memory --cost latency --json
+"""
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hwbmpq
-from hwbmpq.cli.options.model import add_model_options
-from hwbmpq.cli.options.output import check_output, print_remarks
-from hwbmpq.cli.options.parser import add_output_options
-from hwbmpq.cli.options.sensitivity import (
-    add_sensitivity_options,
-    check_sensitivity,
-    get_sensitivity,
-    load_network,
-    untrained_remark,
-)
-from hwbmpq.cli.options.target import TARGET_HELP, add_allocation_options
+from hwbmpq.cli.options.common import add_output_options, check_output
+from hwbmpq.cli.options.sensitivity import Prepared, add_sensitivity_options, prepare
+from hwbmpq.cli.options.settings import add_allocation_options, add_model_options, add_settings, setting_text
 from hwbmpq.cli.progress import progress
-from hwbmpq.cli.render.frontier import print_frontier, thinned
-from hwbmpq.cli.render.tables import OutputConsole
-from hwbmpq.errors import HwbmpqError, UnknownNameError
+from hwbmpq.cli.render.frontier import plot_frontiers, print_frontier, thinned
+from hwbmpq.cli.render.tables import OutputConsole, print_json, print_remarks
+from hwbmpq.errors import HwbmpqError
 
 if TYPE_CHECKING:
     from hwbmpq.allocate import Frontier
-    from hwbmpq.graph import LayerGraph
-    from hwbmpq.hardware import HardwareProfile
-    from hwbmpq.search.space import SearchSpace
-
-HELP = "show what each amount of a cost buys, as a table and a plot"
-DESCRIPTION = """\
-Show the trade-off between a cost and the objective: every allocation that no other beats in
-both. One sensitivity pass serves all budgets and all devices."""
-
-EPILOG = """\
-examples:
-  hwbmpq frontier --model hwbmpq:resnet20 --target mpic --cost memory
-  hwbmpq frontier --model hwbmpq:resnet8 --target mpic --target gap9_ne16 --cost latency --plot latency.png
-  hwbmpq frontier --model hwbmpq:resnet8 --target mpic --cost memory --cost latency --json"""
 
 _PLOTS = (".png", ".svg", ".pdf")
 
@@ -45,7 +31,8 @@ _PLOTS = (".png", ".svg", ".pdf")
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
     device = parser.add_argument_group("device")
-    device.add_argument("--target", action="append", required=True, help=f"{TARGET_HELP}; may be repeated")
+    text = f"{setting_text('target')}; may be repeated"
+    add_settings(device, "target", action="append", required=True, help=text)
     device.add_argument(
         "--cost",
         action="append",
@@ -72,78 +59,39 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    check_sensitivity(args)
     costs = list(dict.fromkeys(args.cost or ["memory"]))
     plot = _plot_path(args)
     if args.samples < 2:
         raise HwbmpqError(
             f"--samples {args.samples}: at least 2 are needed, the smallest and the largest budget"
         )
-    profiles = [hwbmpq.load_profile(target) for target in dict.fromkeys(args.target)]
-    model, graph = load_network(args)
-    spaces, refusals = _ask(args, graph, profiles, costs)
-    sensitivity = get_sensitivity(args, model, graph, spaces)
+    prepared = prepare(args, args.target, dict.fromkeys(costs, "100%"))
     frontiers = {}
-    for space in spaces:
-        with progress(f"solving for {space.costs.profile.target}") as advance:
-            frontiers[space.costs.profile.target] = hwbmpq.pipeline.trade_off(
+    for space in prepared.spaces:
+        target = space.costs.profile.target
+        with progress(f"solving for {target}") as advance:
+            frontiers[target] = hwbmpq.pipeline.trade_off(
                 space,
-                sensitivity,
+                prepared.sensitivity,
                 costs,
                 objective=args.objective,
                 samples=args.samples,
                 solver=args.solver,
                 on_step=advance,
             )
-    units = {name: table.unit for name, table in spaces[0].costs.tables.items()}
+    tables = prepared.spaces[0].costs.tables
+    units = {name: table.unit for name, table in tables.items()}
+    console, title = OutputConsole(), prepared.model.title
     if args.json:
-        print(json.dumps(_content(model.spec, frontiers, spaces, units, args), indent=2))
+        print_json(_content(args, prepared, frontiers, units))
     else:
-        _show(args, frontiers, units, model.title, [*refusals, *untrained_remark(args), *sensitivity.remarks])
+        for name, frontier in frontiers.items():
+            print_frontier(console, frontier, units, title=f"{title} on {name}", all_rows=args.all)
+        print_remarks(console, [*prepared.remarks, *prepared.sensitivity.remarks])
     if plot is not None:
-        from hwbmpq.cli.render.frontier_plot import plot_frontiers  # matplotlib takes a second to import
-
-        plot_frontiers(frontiers, costs, units, plot, title=model.title, objective=args.objective)
+        plot_frontiers(frontiers, costs, units, plot, title=title, objective=args.objective)
         if not args.json:
-            OutputConsole().print(f"drawn in {plot}", markup=False)
-
-
-def _show(
-    args: argparse.Namespace,
-    frontiers: "dict[str, Frontier]",
-    units: dict[str, str],
-    title: str,
-    remarks: list[str],
-) -> None:
-    console = OutputConsole()
-    for name, frontier in frontiers.items():
-        print_frontier(console, frontier, units, title=f"{title} on {name}", all_rows=args.all)
-    print_remarks(console, remarks)
-
-
-def _ask(
-    args: argparse.Namespace, graph: "LayerGraph", profiles: "list[HardwareProfile]", costs: list[str]
-) -> "tuple[list[SearchSpace], list[str]]":
-    """A question for each device that has the costs, and why the others have not."""
-    spaces, refusals = [], []
-    for profile in profiles:
-        try:
-            spaces.append(
-                hwbmpq.pipeline.build_search_space(
-                    graph,
-                    profile,
-                    dict.fromkeys(costs, "100%"),
-                    bits=args.bits,
-                    activation_bits=args.activation_bits,
-                )
-            )
-        except HwbmpqError as error:
-            if len(profiles) == 1 or isinstance(error, UnknownNameError):
-                raise
-            refusals.append(f"{profile.target} is left out: {error}")
-    if not spaces:
-        raise HwbmpqError("; ".join(refusals))
-    return spaces, refusals
+            console.print(f"drawn in {plot}", markup=False)
 
 
 def _plot_path(args: argparse.Namespace) -> Path | None:
@@ -155,16 +103,12 @@ def _plot_path(args: argparse.Namespace) -> Path | None:
 
 
 def _content(
-    model: str,
-    frontiers: "dict[str, Frontier]",
-    spaces: "list[SearchSpace]",
-    units: dict[str, str],
-    args: argparse.Namespace,
+    args: argparse.Namespace, prepared: Prepared, frontiers: "dict[str, Frontier]", units: dict[str, str]
 ) -> dict[str, Any]:
     return {
-        "model": model,
+        "model": prepared.model.spec,
         "objective": args.objective,
-        "remarks": [*untrained_remark(args), *(r for space in spaces for r in space.remarks)],
+        "remarks": [*prepared.remarks, *(r for space in prepared.spaces for r in space.remarks)],
         "units": {cost: units[cost] for frontier in frontiers.values() for cost in frontier.costs},
         "frontiers": {
             target: {

@@ -1,57 +1,50 @@
-"""``hwbmpq plan``: which width each layer gets under a budget, without training."""
+r"""Choose every layer's width under a budget, without training.
 
-import argparse
-import json
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-import hwbmpq
-from hwbmpq.cli.options.model import add_model_options
-from hwbmpq.cli.options.numbers import seconds
-from hwbmpq.cli.options.output import PAGES, check_output
-from hwbmpq.cli.options.parser import add_output_options
-from hwbmpq.cli.options.sensitivity import (
-    add_sensitivity_options,
-    check_sensitivity,
-    get_sensitivity,
-    load_network,
-    untrained_remark,
-)
-from hwbmpq.cli.options.target import TARGET_HELP, add_allocation_options, add_budget_option, read_budgets
-from hwbmpq.cli.progress import progress
-from hwbmpq.cli.render.infeasible import explained_infeasible
-from hwbmpq.cli.render.plan import print_plan
-from hwbmpq.cli.render.tables import OutputConsole
-
-if TYPE_CHECKING:
-    from hwbmpq.report import Plan
-    from hwbmpq.search.space import SearchSpace
-
-HELP = "choose every layer's width under a budget, without training"
-DESCRIPTION = """\
 Choose every layer's bit width so that the network fits the budget and loses as little as
 possible. No training: sensitivities come from a short calibration pass or from a file. The
 answer is a proven optimum, and the report says what the budget is worth and how firm each
-choice is."""
+choice is.
 
-EPILOG = """\
 examples:
   hwbmpq plan --model hwbmpq:resnet20 --target mpic --budget memory=12x
   hwbmpq plan --model timm:resnet18 --pretrained --target jetson_nano --budget memory=3.5MiB
-  hwbmpq plan --model hwbmpq:resnet8 --target gap9_ne16 --bits 2,4,8 --objective error \\
+  hwbmpq plan --model hwbmpq:resnet8 --target gap9_ne16 --bits 2,4,8 --objective error \
               --budget memory=20KiB latency=0.3ms
   hwbmpq plan --model timm:mobilenetv2_100 --target mpic --sensitivity scores.json --json
 
 budgets: memory=350KiB, memory=12x (a twelfth of float), latency=8ms, energy=40uJ,
 bops=30% (of every layer at its widest); `hwbmpq costs list` shows all costs. Without any,
-the profile's own budgets hold, or memory at a quarter of its range."""
+the profile's own budgets hold, or memory at a quarter of its range.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import hwbmpq
+from hwbmpq.cli.options.common import HTML, add_output_options, check_output, seconds
+from hwbmpq.cli.options.sensitivity import add_sensitivity_options, prepare
+from hwbmpq.cli.options.settings import (
+    add_allocation_options,
+    add_budget_option,
+    add_model_options,
+    add_settings,
+    read_budgets,
+)
+from hwbmpq.cli.progress import progress
+from hwbmpq.cli.render.plan import explained_infeasible, print_plan
+from hwbmpq.cli.render.tables import OutputConsole, print_json
+
+if TYPE_CHECKING:
+    from hwbmpq.report import Plan
+    from hwbmpq.search.space import SearchSpace
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
     device = parser.add_argument_group("device")
-    device.add_argument("--target", required=True, help=TARGET_HELP)
+    add_settings(device, "target", required=True)
     add_budget_option(device)
     add_allocation_options(parser)
     parser.add_argument(
@@ -76,22 +69,17 @@ def _write_page(path: Path, space: "SearchSpace", plan: "Plan", *, title: str) -
 
 
 def run(args: argparse.Namespace) -> None:
-    check_sensitivity(args)
-    check_output("--html", args.html, PAGES)
-    profile = hwbmpq.load_profile(args.target)
+    check_output("--html", args.html, HTML)
     budgets = read_budgets(args.budget)
     for name, text in budgets.items():  # before anything slow
         hwbmpq.costs.parse_budget(name, text)
-    model, graph = load_network(args)
-    space = hwbmpq.pipeline.build_search_space(
-        graph, profile, budgets, bits=args.bits, activation_bits=args.activation_bits
-    )
-    sensitivity = get_sensitivity(args, model, graph, [space])
+    prepared = prepare(args, [args.target], budgets)
+    model, (space,) = prepared.model, prepared.spaces
     try:
         with progress("explaining") as advance:
             plan = hwbmpq.pipeline.plan(
                 space,
-                sensitivity,
+                prepared.sensitivity,
                 objective=args.objective,
                 solver=args.solver,
                 time_limit=args.time_limit,
@@ -99,14 +87,11 @@ def run(args: argparse.Namespace) -> None:
                 on_step=advance,
             )
     except hwbmpq.InfeasibleBudget as error:
-        if args.json:
-            print(json.dumps(error.to_dict(), indent=2))
-        raise explained_infeasible(error, space) from error
-    remarks = untrained_remark(args)
+        raise explained_infeasible(error, space, as_json=args.json) from error
     if args.html is not None:
         _write_page(args.html, space, plan, title=model.title)
     if args.json:
         content = {"model": model.spec, "input_size": list(model.input_size), **plan.to_dict()}
-        print(json.dumps({**content, "remarks": [*content["remarks"], *remarks]}, indent=2))
+        print_json({**content, "remarks": [*content["remarks"], *prepared.remarks]})
     else:
-        print_plan(OutputConsole(), plan, title=model.title, all_rows=args.all, remarks=remarks)
+        print_plan(OutputConsole(), plan, title=model.title, all_rows=args.all, remarks=prepared.remarks)

@@ -1,34 +1,30 @@
-"""``hwbmpq report``: what a run led to, in the terminal, as JSON, or as a page."""
+"""Show a run, or several side by side: terminal, JSON, or a page with plots.
 
-import argparse
-import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import hwbmpq
-from hwbmpq.cli.options.output import PAGES, check_output
-from hwbmpq.cli.options.parser import add_output_options
-from hwbmpq.cli.progress import progress
-from hwbmpq.cli.render.report import print_comparison, print_report
-from hwbmpq.cli.render.tables import OutputConsole
-from hwbmpq.errors import HwbmpqError
-
-if TYPE_CHECKING:
-    from hwbmpq.report import RunReport
-
-HELP = "show a run, or several side by side: terminal, JSON, or a page with plots"
-DESCRIPTION = """\
 Show a run: widths, costs against budgets, how the widths moved and why, accuracy, what is not
 quantized, and where the figures come from. Several runs are shown side by side. A run that is
-still going on, or was interrupted, is shown as far as it has come. Nothing is computed again
-but the trade-off; neither the network nor the data are needed."""
+still running, or was interrupted, is shown as far as it has come. Nothing is computed again
+but the trade-off; neither the network nor the data are needed.
 
-EPILOG = """\
 examples:
   hwbmpq report runs/resnet18-jetson_nano
   hwbmpq report runs/resnet18-jetson_nano --html report.html
   hwbmpq report runs/resnet20-mpic runs/resnet20-mpic-2 --html both.html
-  hwbmpq report runs/resnet20-mpic --json"""
+  hwbmpq report runs/resnet20-mpic --json
+"""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hwbmpq
+from hwbmpq.cli.options.common import HTML, add_output_options, check_output
+from hwbmpq.cli.progress import progress
+from hwbmpq.cli.render.report import print_comparison, print_report
+from hwbmpq.cli.render.tables import OutputConsole, print_json
+from hwbmpq.errors import HwbmpqError
+
+if TYPE_CHECKING:
+    from hwbmpq.report import RunReport
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    check_output("--html", args.html, PAGES)
+    check_output("--html", args.html, HTML)
     reports = [_report(folder) for folder in args.folders]
     if args.html is not None:
         path = hwbmpq.report.html.write_page(reports, args.html)
@@ -53,7 +49,7 @@ def run(args: argparse.Namespace) -> None:
             )
     if args.json:
         content: Any = [report.to_dict() for report in reports]
-        print(json.dumps(content[0] if len(content) == 1 else content, indent=1))
+        print_json(content[0] if len(content) == 1 else content)
     elif args.html is None:
         console = OutputConsole()
         if len(reports) == 1:
@@ -68,6 +64,6 @@ def _report(folder: str) -> "RunReport":
     if not found.epochs and found.plan is None:
         raise HwbmpqError(
             f"{folder} has nothing to show yet: no epoch has ended",
-            hint=f"hwbmpq compress --resume {folder} goes on with it",
+            hint=f"hwbmpq compress --resume {folder} continues it",
         )
     return found

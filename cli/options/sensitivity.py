@@ -1,23 +1,24 @@
-"""``--sensitivity`` of ``plan`` and ``frontier``: scores that are read from a file, or measured."""
+"""What ``plan`` and ``frontier`` start from: a network, devices, and a sensitivity that is read from a file or measured."""
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hwbmpq
-from hwbmpq.cli.options.model import describe_model
-from hwbmpq.cli.options.names import RegistryNames, add_data_options, add_name_option
-from hwbmpq.cli.options.output import check_output
-from hwbmpq.cli.options.parser import add_count
+from hwbmpq.cli.options.common import RegistryNames, add_count, check_output
+from hwbmpq.cli.options.network import describe_model
+from hwbmpq.cli.options.settings import add_data_options, add_settings
 from hwbmpq.cli.progress import progress
 from hwbmpq.errors import HwbmpqError, UnknownNameError
-from hwbmpq.registry import OBJECTIVES, SENSITIVITIES
+from hwbmpq.registry import SENSITIVITIES
 
 if TYPE_CHECKING:
     from hwbmpq.graph import LayerGraph
+    from hwbmpq.hardware import HardwareProfile
     from hwbmpq.models import LoadedModel
     from hwbmpq.search.space import SearchSpace
     from hwbmpq.values import Sensitivity
@@ -36,36 +37,71 @@ def add_sensitivity_options(parser: argparse.ArgumentParser) -> None:
         "calibration pass; divergence: the answers with one layer narrowed at a time, slower; weight-error: no images needed; "
         "hessian-trace: slow; activation-density: share of activations that are not zero (default: %(default)s)",
     )
-    text = "labelled images to calibrate on, such as npz:FILE or folder:PATH (default: %(default)s, embedded)"
-    add_data_options(group, text, default="digits")
+    add_data_options(group)
     add_count(group, "--images", 32, "how many of them")
     group.add_argument("--save-sensitivity", metavar="FILE", help="keep the scores for --sensitivity FILE")
-    text = (
-        "what the allocation maximises: %(choices)s. linear: the paper's, score times position of the width; error: expected "
-        "error saved, better with more than two widths; hawq: Hessian trace times squared error (default: %(default)s)"
-    )
-    add_name_option(group, "--objective", OBJECTIVES, text, default="linear")
+    add_settings(group, "objective")
 
 
-def check_sensitivity(args: argparse.Namespace) -> None:
-    """What the options ask for, before anything slow."""
-    if _name(args.sensitivity) is None and args.save_sensitivity is not None:
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A network with its sensitivity, and what can be chosen for it on each device."""
+
+    model: "LoadedModel"
+    spaces: "list[SearchSpace]"
+    sensitivity: "Sensitivity"
+    remarks: list[str]
+
+
+def prepare(args: argparse.Namespace, targets: Iterable[str], budgets: Mapping[str, str]) -> Prepared:
+    """All that the options name, with one sensitivity for all devices; what can be checked is checked first."""
+    name = _name(args.sensitivity)
+    if name is None and args.save_sensitivity is not None:
         raise HwbmpqError("--save-sensitivity: nothing is measured if --sensitivity names a file")
     check_output("--save-sensitivity", args.save_sensitivity)
-
-
-def load_network(args: argparse.Namespace) -> "tuple[LoadedModel, LayerGraph]":
-    """The network and its graph, with real weights if the sensitivity looks at them."""
-    return describe_model(args, needs_values=_needs_weights(args))
-
-
-def get_sensitivity(
-    args: argparse.Namespace, model: "LoadedModel", graph: "LayerGraph", spaces: "Sequence[SearchSpace]"
-) -> "Sensitivity":
-    """Read or measure what the options ask for, once for all devices."""
-    name = _name(args.sensitivity)
+    needs_weights = name is not None and bool(SENSITIVITIES.get(name).needs_weights)
+    profiles = [hwbmpq.load_profile(target) for target in dict.fromkeys(targets)]
+    model, graph = describe_model(args, needs_values=needs_weights)
+    spaces, remarks = _search_spaces(args, graph, profiles, budgets)
     if name is None:
-        return hwbmpq.sensitivity.load_sensitivity(Path(args.sensitivity))
+        sensitivity = hwbmpq.sensitivity.load_sensitivity(Path(args.sensitivity))
+    else:
+        sensitivity = _measure(args, name, model, graph, spaces)
+    if needs_weights and not (args.pretrained or args.weights or args.model.startswith("file:")):
+        remarks.append(
+            "the network's weights are random: give --weights or --pretrained for sensitivities that mean something"
+        )
+    return Prepared(model=model, spaces=spaces, sensitivity=sensitivity, remarks=remarks)
+
+
+def _search_spaces(
+    args: argparse.Namespace,
+    graph: "LayerGraph",
+    profiles: "list[HardwareProfile]",
+    budgets: Mapping[str, str],
+) -> "tuple[list[SearchSpace], list[str]]":
+    """For each device that has the costs, and why the others are left out."""
+    spaces, refusals = [], []
+    options = {"bits": args.bits, "activation_bits": args.activation_bits}
+    for profile in profiles:
+        try:
+            spaces.append(hwbmpq.pipeline.build_search_space(graph, profile, budgets, **options))
+        except HwbmpqError as error:
+            if len(profiles) == 1 or isinstance(error, UnknownNameError):
+                raise
+            refusals.append(f"{profile.target} is left out: {error}")
+    if not spaces:
+        raise HwbmpqError("; ".join(refusals))
+    return spaces, refusals
+
+
+def _measure(
+    args: argparse.Namespace,
+    name: str,
+    model: "LoadedModel",
+    graph: "LayerGraph",
+    spaces: "list[SearchSpace]",
+) -> "Sensitivity":
     images = None
     if SENSITIVITIES.get(name).needs_data:
         images = hwbmpq.data.load_images(
@@ -76,32 +112,12 @@ def get_sensitivity(
             download=args.download,
         )
     total = 0 if images is None else -(-len(images) // hwbmpq.pipeline.MEASURING_BATCH)
+    choices = [space.choices for space in spaces]
     with progress(f"measuring {name}", total) as advance, redirect_stdout(sys.stderr):
-        found = hwbmpq.pipeline.measure(
-            model.network,
-            graph,
-            [space.choices for space in spaces],
-            images,
-            method=name,
-            on_batch=advance,
-        )
+        found = hwbmpq.pipeline.measure(model.network, graph, choices, images, method=name, on_batch=advance)
     if args.save_sensitivity:
         hwbmpq.sensitivity.save_sensitivity(found, Path(args.save_sensitivity), model=model.spec)
     return found
-
-
-def untrained_remark(args: argparse.Namespace) -> list[str]:
-    """A warning if the weights that were measured are random ones."""
-    if not _needs_weights(args) or args.pretrained or args.weights or args.model.startswith("file:"):
-        return []
-    return [
-        "the network's weights are random: give --weights or --pretrained for sensitivities that mean something"
-    ]
-
-
-def _needs_weights(args: argparse.Namespace) -> bool:
-    name = _name(args.sensitivity)
-    return name is not None and bool(SENSITIVITIES.get(name).needs_weights)
 
 
 def _name(spec: str) -> str | None:

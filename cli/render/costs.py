@@ -2,18 +2,27 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 from rich.text import Text
 
 import hwbmpq
-from hwbmpq.cli.render.tables import bar, largest_layers, plain_table, ratio, shorten
+from hwbmpq.cli.render.tables import (
+    bar,
+    fits,
+    largest_layers,
+    plain_table,
+    print_remarks,
+    print_side_by_side,
+    ratio,
+    shorten,
+)
 from hwbmpq.cli.render.targets import figure_name
 from hwbmpq.units import SCALES, amount, decimals, scale
-from hwbmpq.values import Layer
 
 if TYPE_CHECKING:
     from hwbmpq.costs import CostTable, FigureUse, NetworkCosts
@@ -22,7 +31,6 @@ if TYPE_CHECKING:
 _NARROWEST_NAME = 12
 _NEARLY_ALL = 0.995
 _SMALLEST_SHOWN = 0.005
-_AMOUNT = 9  # characters
 
 
 def _scale_for_all(values: Sequence[float], unit: str) -> tuple[str, float, int]:
@@ -41,8 +49,7 @@ def print_layer_costs(
 ) -> None:
     """One table per cost: layers down, widths across."""
     console.print(f"[bold]{escape(title)} on {escape(costs.profile.target)}[/]\n")
-    for remark in _remarks_on_network(costs):
-        console.print(f"[yellow]![/] {remark}\n")
+    print_remarks(console, _remarks_on_network(costs))
     for table in costs.tables.values():
         if table.is_additive:
             _print_additive(console, graph, costs, table, all_rows=all_rows)
@@ -52,86 +59,50 @@ def print_layer_costs(
     _print_missing(console, costs)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Look:
-    """How the numbers of a cost are written on this terminal."""
-
-    unit: str
-    size: float
-    decimals: int
-    largest: float
-    name_width: int
-    bar_width: int
-    parts: tuple[tuple[int, ...], ...]
-    """Weight widths that fit side by side. A number is never cut: rather a second table."""
-
-    def number(self, value: float) -> str:
-        return f"{value / self.size:.{self.decimals}f}"
-
-    def bar(self, value: float) -> str:
-        return bar(ratio(value, self.largest), self.bar_width)
-
-
-def _look(console: Console, costs: "NetworkCosts", table: "CostTable", shown: Sequence[Layer]) -> _Look:
-    values = [value for choices in table.rows[0].costs.values() for value in choices.values()]
-    unit, size, decimals = _scale_for_all(values, table.unit)
-    totals = [costs.total(table.name, width) for width in costs.widths]
-    cell = max(len("W16A16"), *(len(f"{value / size:.{decimals}f}") for value in [max(values), *totals]))
-    widths = sorted({precision.weight_bits for choices in costs.choices.values() for precision in choices})
-    name_width = min(max(len(layer.name) for layer in shown), max(_NARROWEST_NAME, console.width // 3))
-    room = console.width - name_width - 2
-    count = math.ceil(len(widths) / max(1, room // (cell + 2)))
-    parts = tuple(
-        tuple(widths[len(widths) * part // count : len(widths) * (part + 1) // count])
-        for part in range(count)
-    )
-    most = max(map(len, parts))
-    return _Look(
-        unit=unit,
-        size=size,
-        decimals=decimals,
-        largest=max(values),
-        name_width=name_width,
-        bar_width=max(0, min(12, (room - (cell + 2) * most) // most - 2)),
-        parts=parts,
-    )
-
-
 def _print_additive(
     console: Console, graph: "LayerGraph", costs: "NetworkCosts", table: "CostTable", *, all_rows: bool
 ) -> None:
+    """Layers down, weight widths across, with bars where there is room for them."""
     shown = list(graph) if all_rows else largest_layers(graph.layers)
-    look = _look(console, costs, table, shown)
-    for part in look.parts:
-        headings = [costs.label(width) if width in costs.widths else f"W{width}" for width in part]
-        bars = [""] if look.bar_width else []
-        columns = [column for heading in headings for column in (f">{heading}", *bars)]
-        view = plain_table(f"{table.name} in {look.unit}, by weight width", "layer", *columns)
-        for layer in shown:
-            by_width = {precision.weight_bits: value for precision, value in table[layer.name].items()}
-            view.add_row(Text(shorten(layer.name, look.name_width)), *_cells(look, by_width, part))
-        if len(shown) < len(graph):
-            view.add_row(Text(f"… {len(graph) - len(shown)} smaller (--all)", style="dim"))
-        view.add_section()
-        totals = {width: costs.total(table.name, width) for width in part if width in costs.widths}
-        view.add_row(Text("all layers", style="bold"), *_cells(look, totals, part, is_total=True))
-        console.print(view)
+    room = max(_NARROWEST_NAME, console.width // 3)
+    names = {layer.name: shorten(layer.name, room) for layer in shown}
+    widths = sorted({precision.weight_bits for choices in costs.choices.values() for precision in choices})
+    draw = partial(_additive_table, costs=costs, table=table, names=names, hidden=len(graph) - len(shown))
+    bars = next((bars for bars in (12, 8, 4) if fits(console, draw(widths, bars=bars))), 0)
+    print_side_by_side(console, widths, partial(draw, bars=bars))
 
 
-def _cells(
-    look: _Look, by_width: Mapping[int, float], part: Sequence[int], *, is_total: bool = False
-) -> list[str | Text]:
-    """A number at each width, and its bar if there is room for bars."""
-    cells: list[str | Text] = []
-    for width in part:
-        value = by_width.get(width)
-        if value is None:
-            cells.append(Text("" if is_total else "·", style="dim"))
-        else:
-            cells.append(Text(look.number(value), style="bold" if is_total else ""))
-        if look.bar_width:
-            cells.append("" if value is None or is_total else look.bar(value))
-    return cells
+def _additive_table(
+    widths: Sequence[int],
+    *,
+    costs: "NetworkCosts",
+    table: "CostTable",
+    names: Mapping[str, str],
+    hidden: int,
+    bars: int,
+) -> Table:
+    values = [value for choices in table.rows[0].costs.values() for value in choices.values()]
+    unit, size, decimals = _scale_for_all(values, table.unit)
+
+    def cells(by_width: Mapping[int, float], missing: str = "·", bars_to: float = max(values)) -> list[str]:
+        cells = []
+        for value in map(by_width.get, widths):
+            cells.append(missing if value is None else f"{value / size:.{decimals}f}")
+            cells += [bar(ratio(value or 0.0, bars_to), bars)] if bars else []
+        return cells
+
+    labels = [costs.label(width) if width in costs.widths else f"W{width}" for width in widths]
+    columns = [column for label in labels for column in (f">{label}", *([""] if bars else []))]
+    view = plain_table(f"{table.name} in {unit}, by weight width", "layer", *columns)
+    for name, short in names.items():
+        by_width = {precision.weight_bits: value for precision, value in table[name].items()}
+        view.add_row(Text(short), *cells(by_width))
+    if hidden:
+        view.add_row(Text(f"… {hidden} smaller (--all)", style="dim"))
+    view.add_section()
+    totals = {width: costs.total(table.name, width) for width in widths if width in costs.widths}
+    view.add_row("all layers", *cells(totals, missing="", bars_to=math.inf), style="bold")
+    return view
 
 
 def _print_rows(console: Console, costs: "NetworkCosts", table: "CostTable") -> None:
@@ -146,10 +117,8 @@ def _print_rows(console: Console, costs: "NetworkCosts", table: "CostTable") -> 
 def _print_remarks(console: Console, costs: "NetworkCosts", table: "CostTable") -> None:
     if table.model and table.model != table.name:
         console.print(f"[dim]by the cost model {escape(table.model)}[/]")
-    if table.is_flat:
-        console.print(f"[yellow]![/] these widths do not change the {table.name}")
-    for note in table.notes:
-        console.print(f"[yellow]![/] {escape(note)}")
+    flat = [f"these widths do not change the {table.name}"] if table.is_flat else []
+    print_remarks(console, [*flat, *table.notes])
     if table.capacity is not None:
         too_large = [costs.label(w) for w in costs.widths if costs.total(table.name, w) > table.capacity.bits]
         verdict = f"[red]does not at {', '.join(too_large)}[/]" if too_large else "does at every width"
@@ -164,14 +133,12 @@ def _print_remarks(console: Console, costs: "NetworkCosts", table: "CostTable") 
         limit = amount(costs.limit(budget), table.unit)
         console.print(f"default budget {costs.profile.budgets[table.name]} ({limit}): {verdict}")
     if table.doubtful_figures:
-        console.print(f"[yellow]![/] rests on {_doubts(costs, table.doubtful_figures)}")
+        print_remarks(console, [f"rests on {_doubts(costs, table.doubtful_figures)}"])
     console.print()
 
 
 def _doubts(costs: "NetworkCosts", figures: Sequence["FigureUse"]) -> str:
-    return escape(
-        ", ".join(f"{figure_name(costs.profile, figure.path)} ({figure.kind})" for figure in figures)
-    )
+    return ", ".join(f"{figure_name(costs.profile, figure.path)} ({figure.kind})" for figure in figures)
 
 
 def _is_shared(costs: "NetworkCosts", level: str) -> bool:
@@ -202,13 +169,7 @@ def print_comparison(console: Console, all_costs: Sequence["NetworkCosts"], *, t
     widths = sorted({width for costs in all_costs for width in costs.widths})
     console.print(f"[bold]{escape(title)}, every layer at one weight width[/]\n")
     for name in names:
-        for group in _side_by_side(console, all_costs):
-            columns = [column for costs in group for column in (f">{costs.profile.target}", ">gain")]
-            view = plain_table(name, "", *columns)
-            for width in widths:
-                cells = [cell for costs in group for cell in _comparison_cells(costs, name, width)]
-                view.add_row(f"W{width}", *cells)
-            console.print(view)
+        print_side_by_side(console, all_costs, partial(_comparison, name=name, widths=widths))
     console.print(
         "[dim]gain: against the widest weights of the same device; ends stay at their own width[/]\n"
     )
@@ -222,18 +183,13 @@ def print_comparison(console: Console, all_costs: Sequence["NetworkCosts"], *, t
                 )
 
 
-def _side_by_side(console: Console, all_costs: Sequence["NetworkCosts"]) -> list[list["NetworkCosts"]]:
-    """Devices in groups that fit on a line."""
-    groups: list[list[NetworkCosts]] = [[]]
-    room = console.width - 6
-    for costs in all_costs:
-        needed = max(len(costs.profile.target), _AMOUNT) + len("gain ") + 5
-        if groups[-1] and needed > room:
-            groups.append([])
-            room = console.width - 6
-        groups[-1].append(costs)
-        room -= needed
-    return groups
+def _comparison(group: Sequence["NetworkCosts"], name: str, widths: Sequence[int]) -> Table:
+    columns = [column for costs in group for column in (f">{costs.profile.target}", ">gain")]
+    view = plain_table(name, "", *columns)
+    for width in widths:
+        cells = [cell for costs in group for cell in _comparison_cells(costs, name, width)]
+        view.add_row(f"W{width}", *cells)
+    return view
 
 
 def _remarks(costs: "NetworkCosts") -> list[str]:
@@ -246,7 +202,7 @@ def _remarks(costs: "NetworkCosts") -> list[str]:
     remarks += [escape(note) for note in notes]
     doubts = {figure.path: figure for table in costs.tables.values() for figure in table.doubtful_figures}
     if doubts:
-        remarks.append(f"[yellow]rests on {_doubts(costs, list(doubts.values()))}[/]")
+        remarks.append(f"[yellow]rests on {escape(_doubts(costs, list(doubts.values())))}[/]")
     return remarks + [f"[yellow]no {name}:[/] {escape(str(error))}" for name, error in costs.missing.items()]
 
 

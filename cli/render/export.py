@@ -3,11 +3,9 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
-from hwbmpq.cli.render.tables import counted
+from hwbmpq.cli.render.tables import counted, in_bytes, plain_table
 from hwbmpq.units import amount
 
 if TYPE_CHECKING:
@@ -21,10 +19,7 @@ _WIDE = 96
 
 def print_size(console: Console, account: "SizeAccount") -> None:
     """The bytes of a file line by line, next to what was predicted."""
-    table = Table(box=box.SIMPLE_HEAD, title="Size", title_justify="left", title_style="bold")
-    table.add_column("")
-    for heading in ("predicted", "in the file", "difference"):
-        table.add_column(heading, justify="right")
+    table = plain_table("Size", "", ">predicted", ">in the file", ">difference")
     for line in account.lines:
         if line.predicted_bytes or line.actual_bytes:
             table.add_row(line.label, *_cells(line.predicted_bytes, line.actual_bytes or 0))
@@ -43,10 +38,6 @@ def _cells(predicted: int, actual: int) -> tuple[str, str, str]:
     )
 
 
-def in_bytes(size: int) -> str:
-    return amount(size * 8, "bit")
-
-
 def print_agreement(console: Console, agreement: "Agreement") -> None:
     same = (
         ""
@@ -62,20 +53,12 @@ def print_agreement(console: Console, agreement: "Agreement") -> None:
 def print_timings(console: Console, timings: Mapping[str, "Timing"], *, threads: int) -> None:
     """Variants of one network side by side; the first is what the others are compared with."""
     first = next(iter(timings.values()))
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        title=f"ONNX Runtime, {counted(threads, 'thread')}, {counted(first.batch, 'image')} at a time",
-        title_justify="left",
-        title_style="bold",
-    )
-    table.add_column("", no_wrap=True)
     # What fits: size and speed matter most.
     headings = ["median ms", "speed", "memory", "file"]
     if console.width >= _WIDE:
         headings[2:2] = ["p90", "p99", "per s"]
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+    title = f"ONNX Runtime, {counted(threads, 'thread')}, {counted(first.batch, 'image')} at a time"
+    table = plain_table(title, "", *(f">{heading}" for heading in headings))
     for name, timing in timings.items():
         memory = timing.peak_memory_bytes
         cells = {

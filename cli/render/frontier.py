@@ -1,20 +1,24 @@
-"""Frontiers drawn for a terminal."""
+"""Frontiers as a table and as a picture."""
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
 from hwbmpq.cli.render.tables import bar, counted, plain_table
-from hwbmpq.units import amount
+from hwbmpq.errors import HwbmpqError
+from hwbmpq.units import amount, scale
 
 if TYPE_CHECKING:
     from hwbmpq.allocate import Frontier, FrontierPoint
 
+_DECADE = 10
 _MOST_ROWS = 20
 _BAR = 16
 
@@ -51,3 +55,71 @@ def print_frontier(
     )
     more = "; --all lists them" if len(shown) < len(frontier) else ""
     console.print(f"[dim]{escape(kind)}: {counted(len(frontier), 'point')}, {len(shown)} shown{more}[/]\n")
+
+
+def plot_frontiers(
+    frontiers: "Mapping[str, Frontier]",
+    costs: Sequence[str],
+    units: Mapping[str, str],
+    path: Path,
+    *,
+    title: str,
+    objective: str,
+) -> None:
+    """The objective over a cost, one line per device; with two costs, points coloured by the objective."""
+    import matplotlib  # takes a second, and tables need none
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"svg.fonttype": "none", "font.size": 10}):
+        figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+        axes = figure.add_subplot()
+        label = f"objective ({objective}), % of its range"
+        totals = [frontier.totals for frontier in frontiers.values()]
+        largest = [max(float(each[:, place].max()) for each in totals) for place in range(len(costs))]
+        scales = [scale(most, units[cost]) for most, cost in zip(largest, costs, strict=True)]
+        if len(costs) > 1:
+            figure.colorbar(
+                _draw_points(axes, frontiers, *(size for _, size in scales)), ax=axes, label=label
+            )
+        else:
+            _draw_lines(axes, frontiers, scales[0][1])
+        names = [f"{cost} ({unit})" for cost, (unit, _) in zip(costs, scales, strict=True)]
+        axes.set_xlabel(names[0])
+        axes.set_ylabel([*names, label][1])
+        axes.set_title(title if len(frontiers) > 1 else f"{title} on {next(iter(frontiers))}")
+        axes.grid(alpha=0.3)
+        if len(frontiers) > 1:
+            axes.legend(frameon=False)
+        try:
+            figure.savefig(path, dpi=160, metadata={"Title": f"Frontier of {title}"})
+        except OSError as error:
+            raise HwbmpqError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _draw_lines(axes: Any, frontiers: "Mapping[str, Frontier]", size: float) -> None:
+    from hwbmpq.report.html.colours import DISTINCT
+
+    for colour, (target, frontier) in zip(cycle([*DISTINCT, "black"]), frontiers.items(), strict=False):
+        axes.step(
+            frontier.totals[:, 0] / size,
+            100 * frontier.shares,
+            where="post",  # a budget between two points buys the cheaper one
+            marker="o" if len(frontier) <= 60 else "",
+            markersize=3,
+            color=colour,
+            label=target,
+        )
+    largest = [float(frontier.totals[:, 0].max()) for frontier in frontiers.values()]
+    if 0 < min(largest) * _DECADE < max(largest):
+        axes.set_xscale("log")  # devices that lie far apart
+    axes.set_ylim(-5, 105)
+
+
+def _draw_points(axes: Any, frontiers: "Mapping[str, Frontier]", x_size: float, y_size: float) -> Any:
+    """What a colour bar explains."""
+    for marker, (target, frontier) in zip("osD^vPX" * len(frontiers), frontiers.items(), strict=False):
+        x, y = frontier.totals[:, 0] / x_size, frontier.totals[:, 1] / y_size
+        points = axes.scatter(
+            x, y, c=100 * frontier.shares, cmap="viridis", vmin=0, vmax=100, marker=marker, label=target
+        )
+    return points

@@ -11,17 +11,30 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from hwbmpq.cli.render.tables import bar, largest_layers, plain_table, shorten
-from hwbmpq.units import amount
+from hwbmpq.cli.render.tables import (
+    and_more,
+    bar,
+    counted,
+    largest_layers,
+    plain_table,
+    print_json,
+    print_remarks,
+    shorten,
+)
+from hwbmpq.errors import HwbmpqError
+from hwbmpq.units import amount, scale
 
 if TYPE_CHECKING:
+    from hwbmpq.allocate import InfeasibleBudget
     from hwbmpq.report import LayerReport, Plan
+    from hwbmpq.search.space import SearchSpace
 
 _WIDE = 110
 _BAR = 6
 _NARROWEST_NAME = 12
 _NARROW = 76
 _LABELS, _AMOUNT = 36, 12  # columns of the table of costs
+_BUDGET_UNITS = {"Gbit-op": "GBOP", "Mbit-op": "MBOP", "bit-op": "BOP"}
 _COLOURS = {2: "red", 3: "yellow", 4: "yellow", 5: "green", 6: "green", 7: "green", 8: "green"}
 
 
@@ -43,8 +56,7 @@ def print_plan(
     for line in [*_verdicts(plan), *_prices(plan)]:
         console.print(line)
     console.print()
-    for remark in [*remarks, *plan.remarks, *plan.sensitivity.remarks, *_capacity_remarks(plan)]:
-        console.print(f"[yellow]![/] {escape(remark)}")
+    print_remarks(console, [*remarks, *plan.remarks, *plan.sensitivity.remarks, *_capacity_remarks(plan)])
     for name, reason in plan.missing.items():
         console.print(f"[yellow]no {escape(name)}:[/] {escape(reason)}")
 
@@ -251,9 +263,7 @@ def _prices(plan: "Plan") -> list[str]:
 def _spelled_changes(changes: Mapping[str, Any]) -> str:
     if not changes:
         return ""
-    shown = [f"{escape(layer)} to {choice}" for layer, choice in list(changes.items())[:3]]
-    more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
-    return f": {', '.join(shown)}{more}"
+    return f": {and_more([f'{escape(layer)} to {choice}' for layer, choice in changes.items()], 3)}"
 
 
 def _capacity_remarks(plan: "Plan") -> list[str]:
@@ -264,3 +274,66 @@ def _capacity_remarks(plan: "Plan") -> list[str]:
             text = f"{name} ({amount(cost.total, cost.unit)}) does not fit in {level} ({amount(bits, 'bit')})"
             remarks.setdefault((level, cost.total), text)
     return list(remarks.values())
+
+
+def explained_infeasible(
+    error: "InfeasibleBudget", space: "SearchSpace", *, as_json: bool = False
+) -> HwbmpqError:
+    """Print what is possible; the error to raise has budgets to paste."""
+    if as_json:
+        print_json(error.to_dict())
+    console = Console(stderr=True, highlight=False)
+    tables = space.costs.tables
+    units = {name: table.unit for name, table in tables.items()}
+    _print_infeasible(console, error, units)
+    limits = [(table.capacity, error.suggestion.get(name, 0)) for name, table in tables.items()]
+    print_remarks(
+        console,
+        (
+            f"the device has {amount(capacity.bits, 'bit')} of {capacity.level}, less than that"
+            for capacity, suggested in limits
+            if capacity is not None and suggested > capacity.bits
+        ),
+    )
+    # Budgets as --budget takes them: those that may stay as they were given, the others rounded up.
+    given = {report.cost: report.budget for report in error.reports}
+    texts = (
+        f"{name}={space.asked[name] if value == given.get(name) else budget_text(value, units.get(name, ''))}"
+        for name, value in error.suggestion.items()
+    )
+    return HwbmpqError("the budgets cannot be met", hint=f"--budget {' '.join(texts)}")
+
+
+def _print_infeasible(console: Console, error: "InfeasibleBudget", units: Mapping[str, str]) -> None:
+    """Per budget: the least that is possible, and what would do."""
+    columns = ("cost", ">budget", ">smallest", ">enough if the others stay", ">of it fixed")
+    table = plain_table("The budgets cannot be met", *columns)
+    for report in error.reports:
+        unit = units.get(report.cost, "")
+        held = sum(report.fixed.values())
+        table.add_row(
+            report.cost,
+            Text(amount(report.budget, unit), style="" if report.is_reachable else "red"),
+            amount(report.smallest, unit),
+            "not by itself" if report.relaxation is None else amount(report.relaxation, unit),
+            amount(held, unit) if held else "",
+        )
+    console.print(table)
+    fixed = list(dict.fromkeys(layer for report in error.reports for layer in report.fixed))
+    if fixed:
+        console.print(f"fixed are {escape(and_more(fixed, 4))}: their width cannot be chosen")
+    if error.conflict:
+        console.print(f"each can be met alone, but not {' and '.join(error.conflict)} together")
+    narrow = {report.cost: report.smallest_bits for report in error.reports if not report.is_reachable}
+    for cost, bits in narrow.items():
+        widths = Counter(str(choice) for choice in bits.values())
+        spelled = ", ".join(f"{counted(count, 'layer')} at {width}" for width, count in widths.items())
+        console.print(f"{cost} is smallest with {spelled}")
+
+
+def budget_text(value: float, unit: str) -> str:
+    """``352.14KiB``: a little more than ``value``, never less."""
+    name, size = scale(value, unit)
+    digits = max(0, 4 - len(str(int(value / size))))
+    rounded = math.ceil(value / size * 10**digits) / 10**digits
+    return f"{rounded:.{digits}f}{_BUDGET_UNITS.get(name, name)}"

@@ -1,6 +1,8 @@
-"""Values drawn for a terminal."""
+"""The look of everything that is printed: consoles, tables, bars, amounts; and the layers of a network."""
 
-from collections.abc import Iterable, Sequence
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rich import box
@@ -9,7 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from hwbmpq.values import Layer, TieGroup
+from hwbmpq.units import amount
+from hwbmpq.values import Layer
 
 if TYPE_CHECKING:
     from hwbmpq.graph import LayerGraph
@@ -31,6 +34,16 @@ class OutputConsole(Console):
         raise BrokenPipeError
 
 
+def print_json(content: Any) -> None:
+    sys.stdout.write(json.dumps(content, indent=2) + "\n")
+
+
+def print_remarks(console: Console, remarks: Iterable[str]) -> None:
+    """What a user should know, each on a line of its own; on stderr, lines are left to the terminal to wrap."""
+    for remark in remarks:
+        console.print(f"[yellow]![/] {escape(remark)}", soft_wrap=console.stderr or None)
+
+
 def print_graph(console: Console, graph: "LayerGraph", *, title: str, all_rows: bool = False) -> None:
     """The layers, ties and coverage of a network."""
     shown = list(graph.layers) if all_rows else largest_layers(graph.layers)
@@ -43,9 +56,11 @@ def print_graph(console: Console, graph: "LayerGraph", *, title: str, all_rows: 
         )
     console.print(_totals(graph) + "\n")
     if graph.ties:
-        console.print(_tie_table(graph.ties))
+        ties = ((Text(", ".join(group.layers)), Text(group.reason)) for group in graph.ties)
+        print_table(console, "Layers that share a width", ("~layers", "~why"), ties)
     if graph.uncovered:
-        console.print(_coverage_table(graph))
+        columns = ("what", ">places", ">parameters", ">share", ">MACs", ">share", "~why")
+        print_table(console, "Left in float", columns, _uncovered_rows(graph))
 
 
 def bar(share: float, width: int) -> str:
@@ -68,12 +83,25 @@ def compact(count: int) -> str:
     return str(count)
 
 
+def in_bytes(size: int) -> str:
+    return amount(size * 8, "bit")
+
+
+def and_more(items: Sequence[str], most: int) -> str:
+    """The first of them, and how many others there are: ``a, b and 3 more``."""
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return f"{', '.join(items[:most])}{more}"
+
+
 def shorten(name: str, width: int) -> str:
     """Cut the middle out of a long name: both ends of a layer's path say where it is."""
     if len(name) <= width:
         return name
     head = (width - 1) // 3  # the end says more than the beginning
     return f"{name[:head]}…{name[len(name) - (width - 1 - head) :]}"
+
+
+_T = TypeVar("_T")
 
 
 class _Sized(Protocol):
@@ -118,6 +146,30 @@ def plain_table(title: str, *columns: str) -> Table:
     return table
 
 
+def print_table(
+    console: Console, title: str, columns: Iterable[str], rows: Iterable[Sequence[str | Text]]
+) -> None:
+    table = plain_table(title, *columns)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def fits(console: Console, table: Table) -> bool:
+    unlimited = console.options.update_width(10_000)
+    return console.measure(table, options=unlimited).maximum <= console.width
+
+
+def print_side_by_side(console: Console, items: Sequence[_T], draw: Callable[[Sequence[_T]], Table]) -> None:
+    """A table with all items across, or several tables with fewer in each: a number is never cut."""
+    for size in range(len(items), 0, -1):
+        tables = [draw(items[start : start + size]) for start in range(0, len(items), size)]
+        if size == 1 or all(fits(console, table) for table in tables):
+            break
+    for table in tables:
+        console.print(table)
+
+
 def _layer_table(graph: "LayerGraph", shown: Sequence[Layer], title: str, *, width: int) -> Table:
     is_wide = width >= _WIDE
     bar_width = 12 if is_wide else 4 if width >= _ROOM_FOR_BARS else 0
@@ -127,11 +179,11 @@ def _layer_table(graph: "LayerGraph", shown: Sequence[Layer], title: str, *, wid
     shape_columns = ("weight", "output") if is_wide else ()
     table = plain_table(title, "layer", "kind", *shape_columns, ">weights", "share", ">MACs", "share")
     for layer in shown:
-        shapes = [_shape(layer.weight_shape), _shape(layer.output_shape[1:])] if is_wide else []
+        shapes = (layer.weight_shape, layer.output_shape[1:]) if is_wide else ()
         table.add_row(
             Text(shorten(layer.name, max(_NARROWEST_NAME, width - others))),
             _kind(layer),
-            *shapes,
+            *("x".join(map(str, shape)) for shape in shapes),
             f"{layer.parameters:,}",
             _share(layer.parameters, graph.weights, most_weights, bar_width),
             compact(layer.macs),
@@ -158,10 +210,6 @@ def _kind(layer: Layer) -> str:
     return " ".join(marks)
 
 
-def _shape(shape: Iterable[int]) -> str:
-    return "x".join(map(str, shape))
-
-
 def _totals(graph: "LayerGraph") -> str:
     return (
         f"[bold]{counted(len(graph), 'layer')}[/], [bold]{graph.weights:,} weights[/] "
@@ -171,18 +219,9 @@ def _totals(graph: "LayerGraph") -> str:
     )
 
 
-def _tie_table(ties: Iterable[TieGroup]) -> Table:
-    table = plain_table("Layers that share a width", "~layers", "~why")
-    for group in ties:
-        table.add_row(Text(", ".join(group.layers)), Text(group.reason))
-    return table
-
-
-def _coverage_table(graph: "LayerGraph") -> Table:
-    columns = ("what", ">places", ">parameters", ">share", ">MACs", ">share", "~why")
-    table = plain_table("Left in float", *columns)
+def _uncovered_rows(graph: "LayerGraph") -> Iterator[Sequence[str]]:
     for entry in sorted(graph.uncovered_by_reason, key=lambda entry: -entry.parameters):
-        table.add_row(
+        yield (
             entry.reason,
             str(entry.places),
             f"{entry.parameters:,}",
@@ -191,4 +230,3 @@ def _coverage_table(graph: "LayerGraph") -> Table:
             f"{ratio(entry.macs, graph.macs):.2%}",
             entry.why,
         )
-    return table

@@ -1,4 +1,4 @@
-"""Hardware profiles drawn for a terminal, and as plain data."""
+"""Hardware profiles and measurements drawn for a terminal, and as plain data."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,43 +9,33 @@ from rich.markup import escape
 from rich.text import Text
 
 import hwbmpq
-from hwbmpq.cli.render.tables import counted, plain_table
+from hwbmpq.cli.render.tables import counted, plain_table, print_remarks, print_table
+from hwbmpq.units import amount
 
 if TYPE_CHECKING:
     from hwbmpq.hardware import HardwareProfile
     from hwbmpq.hardware.load import Listing
     from hwbmpq.hardware.schema import Figure, LookupTableRef
+    from hwbmpq.measure import Validation
 
-_WIDE = 110
 _ROOM_FOR_ALL, _ROOM_FOR_MOST = 78, 68
 
 
 def print_listings(console: Console, listings: Sequence["Listing"]) -> None:
-    """All profiles; on a narrow terminal, two lines each."""
-    is_wide = console.width >= _WIDE
+    """All profiles, two lines each."""
     # Rather no column than one whose numbers are cut.
     left_out = 0 if console.width >= _ROOM_FOR_ALL else 1 if console.width >= _ROOM_FOR_MOST else 2
-
-    def columns(first: tuple[str, str], second: str, pairs: Sequence[tuple[str, str]]) -> list[str]:
-        """Pairs side by side, or one below the other."""
-        kept = [pairs[0], *pairs[1:][left_out:]]
-        if is_wide:
-            return [*first, second, *(cell for pair in kept for cell in pair)]
-        return ["\n".join(filter(None, first)), second, *map("\n".join, kept)]
-
-    pairs = [("weights", "activations"), ("flash", "ram"), ("latency", "energy")]
-    table = plain_table("Hardware profiles", *columns(("name", "modes"), "class", pairs), ">figures")
+    pairs = ["flash\nram", "latency\nenergy"][left_out:]
+    table = plain_table("Hardware profiles", "name", "class", "weights\nactivations", *pairs, ">figures")
     table.columns[0].min_width = max((len(listing.name) + 2 for listing in listings), default=0)
     table.columns[-1].min_width = len("25/25/50")
     for listing in listings:
         name = listing.name + ("" if _is_shipped(listing.path) else " *")
-        profile = listing.profile
-        if profile is None:
-            table.add_row(Text(name), *([""] if is_wide else []), Text("broken", style="red"))
-            continue
-        modes = counted(len(profile.modes), "mode") if profile.modes else ""
-        cells = columns((name, modes), _class(profile), _listing_cells(profile, with_names=is_wide))
-        table.add_row(*map(Text, cells), _shares(profile))
+        if listing.profile is None:
+            table.add_row(Text(name), Text("broken", style="red"))
+        else:
+            cells = _listing_cells(name, listing.profile, left_out)
+            table.add_row(*map(Text, cells), _shares(listing.profile))
     console.print(table)
     console.print(
         "[dim]flash, ram: the memories that hold weights and activations. figures: % measured / % said (data sheets, "
@@ -62,18 +52,13 @@ def _class(profile: "HardwareProfile") -> str:
     return "none" if profile.device_class == "abstract" else profile.device_class
 
 
-def _listing_cells(profile: "HardwareProfile", *, with_names: bool) -> list[tuple[str, str]]:
-    return [
-        (
-            _widths(pair.weight.name for pair in profile.pairs),
-            _widths(pair.activation.name for pair in profile.pairs),
-        ),
-        (
-            _memory(profile, "weights", with_name=with_names),
-            _memory(profile, "activations", with_name=with_names),
-        ),
-        (_model(profile, "latency"), _model(profile, "energy")),
-    ]
+def _listing_cells(name: str, profile: "HardwareProfile", left_out: int) -> list[str]:
+    modes = f"\n{counted(len(profile.modes), 'mode')}" if profile.modes else ""
+    widths = [[pair.weight.name for pair in profile.pairs], [pair.activation.name for pair in profile.pairs]]
+    memories = [_memory(profile, role) for role in ("weights", "activations")]
+    models = [profile.cost_models.get(quantity) for quantity in ("latency", "energy")]
+    pairs = [memories, ["-" if choice is None else choice.model for choice in models]]
+    return [name + modes, _class(profile), *map("\n".join, [map(_widths, widths), *pairs[left_out:]])]
 
 
 def _shares(profile: "HardwareProfile") -> Text:
@@ -100,18 +85,12 @@ def _widths(names: Iterable[str]) -> str:
     return " ".join([*parts, *(name for name in formats if "int" not in name)])
 
 
-def _memory(profile: "HardwareProfile", role: str, *, with_name: bool) -> str:
+def _memory(profile: "HardwareProfile", role: str) -> str:
     levels = [level for level in profile.memory if role in level.holds]
     if not levels:
         return "-"
     size = levels[-1].size_bytes
-    text = hwbmpq.hardware.format_quantity(size.value, "B", digits=3) if size else "?"
-    return f"{levels[-1].name} {text}" if with_name else text
-
-
-def _model(profile: "HardwareProfile", quantity: str) -> str:
-    choice = profile.cost_models.get(quantity)
-    return choice.model if choice else "-"
+    return hwbmpq.hardware.format_quantity(size.value, "B", digits=3) if size else "?"
 
 
 def figure_shares(profile: "HardwareProfile") -> dict[str, float]:
@@ -145,8 +124,7 @@ def listing_dict(listing: "Listing") -> dict[str, Any]:
 def print_head(console: Console, profile: "HardwareProfile") -> None:
     """What the device is, and what to beware of."""
     console.print(f"[bold]{escape(profile.target)}[/] ({_class(profile)}): {escape(profile.title)}")
-    for caveat in profile.caveats:
-        console.print(f"[yellow]![/] {escape(caveat)}")
+    print_remarks(console, profile.caveats)
     console.print()
 
 
@@ -256,5 +234,66 @@ def print_check(console: Console, file: str, profile: "HardwareProfile", remarks
         *([counted(len(profile.modes), "mode")] if profile.modes else []),
     ]
     console.print(f"[green]ok[/] {escape(file)}: {', '.join(counts)}")
-    for remark in remarks:
-        console.print(f"   [yellow]![/] {escape(remark)}")
+    print_remarks(console, remarks)
+
+
+def kernel_counts(layers: int, others: int) -> str:
+    """What is timed, in the same words before and after."""
+    return f"{layers} kernels and {others} operations between layers"
+
+
+def print_kit(console: Console, path: Path, name: str) -> None:
+    console.print(
+        f"wrote [bold]{escape(str(path))}[/] ({path.stat().st_size / 2**20:.1f} MiB). On the device:"
+    )
+    console.print("  python -m pip install onnxruntime numpy")
+    console.print(f"  unzip {escape(path.name)} && cd {escape(path.stem)} && python run.py")
+    console.print(f"then bring results.json back:\n  hwbmpq targets import {escape(name)} results.json")
+
+
+def print_measured(console: Console, profile: "HardwareProfile", *, target: str, model: str) -> None:
+    record = profile.tables["layers"].measurement
+    layers = record["layer_kernels"]
+    timed = kernel_counts(layers, record["kernels"] - layers)
+    table = escape(profile.lookup_tables[0].file)
+    console.print(
+        f"wrote [bold]{escape(profile.files[-1])}[/] with its table [bold]{table}[/]: {timed} timed"
+    )
+    print_remarks(console, profile.caveats)
+    errors = ", ".join(f"{program} {error:.0%}" for program, error in record["leave_one_out_error"].items())
+    if errors:
+        console.print(f"a layer that was not measured is missed by, in the median: {escape(errors)}")
+    if record["disturbed_rounds"] > 0:
+        console.print(
+            f"{record['disturbed_rounds']:.0%} of the rounds were disturbed by other work on the machine"
+        )
+    console.print("next:")
+    console.print(f"  hwbmpq targets validate {escape(target)} --model {escape(model)}")
+    integers = sorted({pair.weight.bits for pair in profile.pairs if not pair.weight.is_float})
+    bits = ",".join(map(str, integers[-3:]))
+    console.print(
+        f"  hwbmpq plan --model {escape(model)} --target {escape(target)} --bits {bits} --budget latency=90%"
+    )
+
+
+def print_validation(console: Console, validation: "Validation", *, target: str) -> None:
+    columns = ("~network", "widths", ">predicted", ">measured", ">ratio", ">spread", ">in table")
+    rows = (
+        (
+            Text(item.model),
+            item.widths,
+            amount(item.predicted_ms, "ms"),
+            amount(item.measured_ms, "ms"),
+            f"{item.ratio:.2f}",
+            f"{item.spread:.0%}",
+            f"{item.measured_layers}/{item.layers}",
+        )
+        for item in validation.comparisons
+    )
+    print_table(console, f"Whole networks: predicted by {target}, and measured", columns, rows)
+    console.print(f"mean absolute error [bold]{validation.mean_absolute_error:.1%}[/]")
+    console.print(
+        "[dim]measured: at the clock of the profile's measurement, as a reference kernel tells it; in table: layers "
+        "that were measured themselves, the others are interpolated[/]"
+    )
+    print_remarks(console, validation.remarks)

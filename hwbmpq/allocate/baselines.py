@@ -1,6 +1,6 @@
-"""Control allocations: what a method has to beat at the same budgets. They use the budget up, but not wisely.
+"""Baseline allocations: what a method has to beat at the same budgets. They fill the budget without looking at sensitivities.
 
-Random *values* put into the knapsack are no such control: the knapsack alone favours small layers.
+Random *values* put into the knapsack are not a baseline: the knapsack alone favours small layers.
 """
 
 import random
@@ -60,7 +60,7 @@ def _width(layer: str, bits: int, densities: Mapping[str, float]) -> int:
         raise AllocationError(f"no activation density is given for layer {layer!r}")
     density = densities[layer]
     if not 0 <= density <= 1:
-        raise AllocationError(f"layer {layer!r}: an activation density of {density} is no share of 1")
+        raise AllocationError(f"layer {layer!r}: an activation density of {density} is not between 0 and 1")
     width = max(MIN_BITS, round(bits * density))
     return width if width == FLOAT_BITS else min(width, MAX_BITS)  # there are no integers in between
 

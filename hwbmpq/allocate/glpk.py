@@ -36,7 +36,7 @@ class Glpk:
 
 
 class _Session:
-    """GLPK has no persistent interface: it reads the model anew each time."""
+    """GLPK has no persistent interface: it reads the whole model each time."""
 
     def __init__(self, model: Any) -> None:
         self._model = model

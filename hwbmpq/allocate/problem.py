@@ -154,7 +154,7 @@ def build_problem(
 ) -> AllocationProblem:
     """Check the numbers, merge tied layers, and spread the costs out into rows."""
     if not isinstance(values, Mapping) or not values:
-        raise AllocationError("no layers: values is empty, or no mapping")
+        raise AllocationError("no layers: values is empty, or not a mapping")
     values = _checked("values", values)
     for name in budgets:
         if name not in costs:
@@ -171,13 +171,13 @@ def build_problem(
 def _budget(name: str, budget: Number) -> Number:
     budget = _unwrapped(budget)
     if not _is_number(budget) or not (budget == math.inf or _is_finite(budget)):
-        raise AllocationError(f"budget {name}={budget!r} is no number")
+        raise AllocationError(f"budget {name}={budget!r} is not a number")
     return _plain(budget)
 
 
 def _rows(name: str, cost: Cost, budget: Number, values: Table) -> list[BudgetRow]:
     if isinstance(cost, str) or not isinstance(cost, CostTable | Mapping | Sequence):
-        raise AllocationError(f"cost {name!r} is no table: {cost!r}")
+        raise AllocationError(f"cost {name!r} is not a table: {cost!r}")
     if isinstance(cost, CostTable):
         parts: Sequence[CostRow] = cost.rows
     elif isinstance(cost, Mapping):
@@ -206,7 +206,7 @@ def _rows(name: str, cost: Cost, budget: Number, values: Table) -> list[BudgetRo
 
 def _mapping(name: str, table: Any) -> Table:
     if not isinstance(table, Mapping):
-        raise AllocationError(f"cost {name!r} is no list of tables: {table!r}")
+        raise AllocationError(f"cost {name!r} is not a list of tables: {table!r}")
     return table
 
 
@@ -216,7 +216,8 @@ def _checked(what: str, table: Table, values: Table | None = None) -> Table:
     for layer, choices in table.items():
         if not isinstance(layer, str) or not isinstance(choices, Mapping):
             raise AllocationError(
-                f"{what}: {layer!r}: {choices!r} is no table", hint='write {"layer": {2: number, 4: number}}'
+                f"{what}: {layer!r}: {choices!r} is not a table",
+                hint='write {"layer": {2: number, 4: number}}',
             )
         if values is not None and layer not in values:
             raise UnknownNameError(f"layer for {what}", layer, values)
@@ -229,7 +230,7 @@ def _checked(what: str, table: Table, values: Table | None = None) -> Table:
             raise AllocationError(f"{what}, layer {layer!r}: no number for {found}")
         for choice, value in numbers.items():
             if not _is_number(value) or not _is_finite(value):
-                raise AllocationError(f"{what}, layer {layer!r}, {choice}: {value!r} is no finite number")
+                raise AllocationError(f"{what}, layer {layer!r}, {choice}: {value!r} is not a finite number")
         checked[layer] = {choice: _plain(value) for choice, value in numbers.items()}
     return checked
 
@@ -261,7 +262,7 @@ def _plain_choice(choice: Any) -> Choice:
     if isinstance(choice, tuple) and len(choice) == 2 and all(isinstance(bits, Integral) for bits in choice):
         return int(choice[0]), int(choice[1])
     raise AllocationError(
-        f"{choice!r} is no choice", hint="use a width, a (weight, activation) pair or a Precision"
+        f"{choice!r} is not a choice", hint="use a width, a (weight, activation) pair or a Precision"
     )
 
 
@@ -271,7 +272,7 @@ def _groups(values: Table, ties: Ties) -> tuple[Group, ...]:
     graph.add_nodes_from(values)
     for tie in ties:
         if isinstance(tie, str):
-            raise AllocationError(f"ties: {tie!r} is no group of layers", hint='write ties=[("a", "b")]')
+            raise AllocationError(f"ties: {tie!r} is not a group of layers", hint='write ties=[("a", "b")]')
         layers = tie.layers if isinstance(tie, TieGroup) else tuple(tie)
         for layer in layers:
             if layer not in values:

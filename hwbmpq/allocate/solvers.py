@@ -67,9 +67,10 @@ def solvers_for(name: str) -> Iterator[Solver]:
         raise UnknownNameError("solver", name, [AUTO, *SOLVERS.names()])
     reasons = {}
     for each in SOLVERS.names() if name == AUTO else (name,):
-        solver: Solver = SOLVERS.get(each)
-        reasons[each] = solver.why_unavailable()
-        if not reasons[each]:
+        found = SOLVERS.registration(each)  # a plug-in that cannot be loaded does not stop the others
+        solver: Solver | None = found.entry
+        reasons[each] = found.error if solver is None else solver.why_unavailable()
+        if solver is not None and not reasons[each]:
             yield solver
     if all(reasons.values()):
         raise SolverError(

@@ -5,25 +5,25 @@ Names resolve on first use (PEP 562): ``costs.table`` alone needs neither profil
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from hwbmpq.deprecated.lazy import lazy_names as _lazy_names
+from hwbmpq.deprecated import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
-    from hwbmpq.costs.budgets import Budget as Budget
-    from hwbmpq.costs.budgets import BudgetError as BudgetError
-    from hwbmpq.costs.budgets import parse_budget as parse_budget
-    from hwbmpq.costs.check import check_cost_models as check_cost_models
-    from hwbmpq.costs.check import unanswered_costs as unanswered_costs
-    from hwbmpq.costs.figures import FigureLog as FigureLog
     from hwbmpq.costs.model import CostModel as CostModel
+    from hwbmpq.costs.model import CostModelError as CostModelError
+    from hwbmpq.costs.model import FigureLog as FigureLog
     from hwbmpq.costs.model import LayerwiseCost as LayerwiseCost
+    from hwbmpq.costs.model import Registration as Registration
+    from hwbmpq.costs.model import cost_models as cost_models
+    from hwbmpq.costs.model import get_cost_model as get_cost_model
+    from hwbmpq.costs.model import refused_plugins as refused_plugins
+    from hwbmpq.costs.model import register as register
+    from hwbmpq.costs.network import Budget as Budget
+    from hwbmpq.costs.network import BudgetError as BudgetError
     from hwbmpq.costs.network import NetworkCosts as NetworkCosts
+    from hwbmpq.costs.network import check_cost_models as check_cost_models
+    from hwbmpq.costs.network import parse_budget as parse_budget
     from hwbmpq.costs.network import tabulate as tabulate
-    from hwbmpq.costs.registry import CostModelError as CostModelError
-    from hwbmpq.costs.registry import Registration as Registration
-    from hwbmpq.costs.registry import cost_models as cost_models
-    from hwbmpq.costs.registry import get_cost_model as get_cost_model
-    from hwbmpq.costs.registry import refused_plugins as refused_plugins
-    from hwbmpq.costs.registry import register as register
+    from hwbmpq.costs.network import unanswered_costs as unanswered_costs
     from hwbmpq.costs.table import Candidates as Candidates
     from hwbmpq.costs.table import Capacity as Capacity
     from hwbmpq.costs.table import CostRow as CostRow

@@ -6,13 +6,10 @@ from dataclasses import replace
 from math import prod
 from typing import ClassVar
 
-from hwbmpq.costs.figures import FigureLog
-from hwbmpq.costs.model import CostOptions
-from hwbmpq.costs.registry import register
-from hwbmpq.costs.table import Candidates, CostRow, CostTable, Number, candidates_of
+from hwbmpq.costs.model import CostOptions, FigureLog, register
+from hwbmpq.costs.table import Candidates, CostRow, CostTable, Layers, Number, candidates_of
 from hwbmpq.errors import UnsupportedLayerError
-from hwbmpq.hardware.profile import HardwareProfile
-from hwbmpq.hardware.widths import WidthFinder, op_of
+from hwbmpq.hardware.profile import HardwareProfile, WidthFinder, op_of
 from hwbmpq.values import FLOAT_BITS, Layer, Precision, Schedule, StoredTensor
 
 RESIDUAL_BITS = 16
@@ -42,9 +39,7 @@ class LayerWorkingSet(_ActivationCost):
 
     formula: ClassVar[str] = "max over layers of (inputs + outputs) * activation_bits"
 
-    def tabulate(
-        self, layers: Iterable[Layer], profile: HardwareProfile, precisions: Candidates
-    ) -> CostTable:
+    def tabulate(self, layers: Layers, profile: HardwareProfile, precisions: Candidates) -> CostTable:
         layers = list(layers)
         widths = _stored_widths(layers, profile, precisions)
         rows = []
@@ -68,9 +63,7 @@ class ActivationMemory(_ActivationCost):
 
     formula: ClassVar[str] = "max over steps of sum over tensors in memory of elements * stored width"
 
-    def tabulate(
-        self, layers: Iterable[Layer], profile: HardwareProfile, precisions: Candidates
-    ) -> CostTable:
+    def tabulate(self, layers: Layers, profile: HardwareProfile, precisions: Candidates) -> CostTable:
         schedule = getattr(layers, "schedule", None)
         if not isinstance(schedule, Schedule):
             raise UnsupportedLayerError(

@@ -13,8 +13,8 @@ from math import prod
 from typing import Any
 
 from hwbmpq.costs.table import Candidates, candidates_of
-from hwbmpq.hardware.formats import WidthPair
 from hwbmpq.hardware.lookup_table import LookupTable, Overhead, Overheads
+from hwbmpq.hardware.schema import WidthPair
 from hwbmpq.values import Layer
 
 FREE = frozenset(

@@ -1,22 +1,18 @@
 """Costs looked up in a table of measurements."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from hwbmpq.costs.between_layers import BetweenLayers
-from hwbmpq.costs.figures import FigureLog
 from hwbmpq.costs.geometry import positions, repeats
 from hwbmpq.costs.interpolate import Interpolator, shape_of
-from hwbmpq.costs.model import MS_PER_SECOND, CostOptions, cost_layers
-from hwbmpq.costs.registry import register
-from hwbmpq.costs.table import Candidates, CostRow, CostTable, FigureUse, Number
+from hwbmpq.costs.model import MS_PER_SECOND, CostOptions, FigureLog, cost_layers, register, sourced_use
+from hwbmpq.costs.table import Candidates, CostTable, Layers, Number
 from hwbmpq.errors import UnsupportedLayerError
-from hwbmpq.hardware.formats import WidthPair, parse_format
 from hwbmpq.hardware.lookup_table import KeyValue, LookupTable, TableEntry
-from hwbmpq.hardware.profile import HardwareProfile
-from hwbmpq.hardware.schema import LookupTableRef
-from hwbmpq.hardware.widths import op_of
+from hwbmpq.hardware.profile import HardwareProfile, op_of
+from hwbmpq.hardware.schema import LookupTableRef, WidthPair, parse_format
 from hwbmpq.values import Layer, Precision
 
 Miss = Literal["error", "nearest", "macs_scaled", "interpolated"]
@@ -55,45 +51,31 @@ class LookupTableCost(CostOptions):
     per: Literal["input", "batch"] = "input"
     """A table measured with a batch: its share for one input, or the whole batch."""
 
-    def tabulate(
-        self, layers: Iterable[Layer], profile: HardwareProfile, precisions: Candidates
-    ) -> CostTable:
+    def tabulate(self, layers: Layers, profile: HardwareProfile, precisions: Candidates) -> CostTable:
         figures = FigureLog(profile, "lookup_table")
         ref, table = self._find(figures)
+        origin = f"{table.device}; {table.runtime}"
+        figures.constant(sourced_use(f"lookup_tables.{ref.id}", ref, len(table.entries), "entries", origin))
+        unit = "uJ" if table.quantity == "energy" else "ms"
         factor = MS_PER_SECOND / figures.need("clock", "core_hz") if table.unit == "cycles" else table.factor
         factor /= table.batch if self.per == "input" else 1
         reader = _Reader(table, self.miss or ref.miss)
         between = BetweenLayers.of(table, layers, precisions)
-        estimated: dict[str, None] = {}  # an ordered set
 
-        def cost(layer: Layer, pair: WidthPair) -> tuple[Number, str]:
-            found = reader.look_up(layer, pair)
-            if found.is_neighbour:
-                estimated[layer.name] = None
+        def cost(layer: Layer, pair: WidthPair) -> Number:
             more = between.boundary(layer, pair) if between else 0.0
-            return (found.value * repeats(layer) + more) * factor, found.origin
+            return (reader.look_up(layer, pair) * repeats(layer) + more) * factor
 
-        found = cost_layers(layers, profile, precisions, cost)
-        row = CostRow(costs=found.costs, constant=between.constant * factor if between else 0)
-        findings = _equal_widths(found.costs) if between else ()
-        return CostTable(
-            name="lookup_table",
-            model="lookup_table",
-            unit="uJ" if table.quantity == "energy" else "ms",
-            rows=(row,),
-            figures=(_use(ref, table), *figures.used),
-            origins=found.origins,
-            notes=(
-                *table.notes,
-                *self._batch_note(table),
-                *reader.notes,
-                *(_overhead_notes(between, row, table) if between else ()),
-                *findings,
-            ),
-            promotions=found.promotions,
-            estimated=tuple(estimated),
-            findings=findings,
-        )
+        costs = cost_layers("lookup_table", unit, layers, profile, precisions, cost, reader.origin)
+        notes = [*table.notes, *self._batch_note(table), *reader.notes]
+        if between:
+            row = replace(costs.rows[0], constant=between.constant * factor)
+            amount = f"{row.constant:.3g} {unit}"
+            findings = _equal_widths(row.costs)
+            notes += [f"{amount} of every total is for the call and for operations between the layers"]
+            notes += [*between.notes, *findings]
+            costs = replace(costs, rows=(row,), findings=findings)
+        return replace(costs, figures=figures.used, notes=tuple(notes), estimated=reader.estimated)
 
     def _find(self, figures: FigureLog) -> tuple[LookupTableRef, LookupTable]:
         refs = figures.profile.lookup_tables
@@ -115,15 +97,6 @@ class LookupTableCost(CostOptions):
         )
 
 
-def _overhead_notes(between: BetweenLayers, row: CostRow, table: LookupTable) -> tuple[str, ...]:
-    """Of a table that knows what is between the layers."""
-    amount = f"{row.constant:.3g} {'uJ' if table.quantity == 'energy' else 'ms'}"
-    return (
-        f"{amount} of every total is for the call and for operations between the layers",
-        *between.notes,
-    )
-
-
 def _equal_widths(costs: Mapping[str, Mapping[Precision, Number]]) -> tuple[str, ...]:
     """Widths that one kernel runs, in all layers that have a choice."""
     by_precision: dict[Precision, list[Number]] = {}
@@ -137,18 +110,6 @@ def _equal_widths(costs: Mapping[str, Mapping[Precision, Number]]) -> tuple[str,
         f"{' and '.join(map(str, same))} take the same time in every layer: between them, fewer bits buy size, not time"
         for same in alike.values()
         if len(same) > 1
-    )
-
-
-def _use(ref: LookupTableRef, table: LookupTable) -> FigureUse:
-    return FigureUse(
-        path=f"lookup_tables.{ref.id}",
-        value=len(table.entries),
-        unit="entries",
-        kind=ref.kind or "",
-        sources=ref.src,
-        note=f"{table.device}; {table.runtime}",
-        is_doubtful=ref.is_doubtful,
     )
 
 
@@ -183,28 +144,42 @@ class _Reader:
         self._miss = miss
         self._seen: dict[tuple[object, ...], _Found] = {}  # networks repeat their layers
         self._interpolators: dict[tuple[KeyValue, KeyValue], Interpolator] = {}
-        self._given: list[_Found] = []
+        self._given: list[tuple[str, _Found]] = []
 
-    def look_up(self, layer: Layer, pair: WidthPair) -> _Found:
+    def look_up(self, layer: Layer, pair: WidthPair) -> float:
+        """The value for one call of a layer; counted in the notes."""
+        found = self._remembered(layer, pair)
+        self._given.append((layer.name, found))
+        return found.value
+
+    def origin(self, layer: Layer, pair: WidthPair) -> str:
+        """Where that value comes from."""
+        return self._remembered(layer, pair).origin
+
+    def _remembered(self, layer: Layer, pair: WidthPair) -> _Found:
         shape = (layer.kind, layer.weight_shape, layer.input_shape, layer.output_shape, layer.stride)
         key = (*shape, layer.dilation, layer.groups, layer.macs, layer.calls, pair)
         if key not in self._seen:
             self._seen[key] = self._find(layer, pair)
-        self._given.append(self._seen[key])
         return self._seen[key]
+
+    @property
+    def estimated(self) -> tuple[str, ...]:
+        """Layers with a number that is not a measurement of the layer itself."""
+        return tuple(dict.fromkeys(name for name, found in self._given if found.is_neighbour))
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What is not a measurement of the layer itself."""
+        given = [found for _, found in self._given]
         counts = {
-            "are taken from neighbours in the table": sum(found.is_neighbour for found in self._given),
-            "lie beyond the measured sizes": sum(found.is_extrapolated for found in self._given),
+            "are taken from neighbours in the table": sum(found.is_neighbour for found in given),
+            "lie beyond the measured sizes": sum(found.is_extrapolated for found in given),
             "are timed at another width, as the kernel that unpacks them": sum(
-                found.is_other_width for found in self._given
+                found.is_other_width for found in given
             ),
         }
-        total = len(self._given)
-        return tuple(f"{count} of {total} numbers {what}" for what, count in counts.items() if count)
+        return tuple(f"{count} of {len(given)} numbers {what}" for what, count in counts.items() if count)
 
     def _find(self, layer: Layer, pair: WidthPair) -> _Found:
         own = geometry(layer, pair)
@@ -212,15 +187,14 @@ class _Reader:
         unpacked: dict[str, KeyValue] = {**own, "w_bits": compute_bits, "a_bits": compute_bits}
         # A kernel of the user's own takes the time that it takes: only existing ones are known to unpack.
         keys = [own] if unpacked == own or pair.kernel == "user" else [own, unpacked]
-        for key in keys:
-            entry = self._table.exact(key)
-            if entry is not None and _is_same_work(entry, layer, self._table):
-                origin = f"measured, {entry.note}" if entry.note else "measured"
-                return _timed_as(_Found(entry.value, origin), pair, is_own=key is own)
-        for key in keys:
-            found = self._estimated(layer, key)
-            if found is not None:
-                return _timed_as(found, pair, is_own=key is own)
+        for search in (self._measured, self._estimated):
+            for key in keys:
+                found = search(layer, key)
+                if found is not None and key is own:
+                    return found
+                if found is not None:
+                    origin = f"{found.origin}, timed as {pair.compute}: weights are unpacked"
+                    return replace(found, origin=origin, is_other_width=True)
         advice = "add a measured entry, or set `miss: macs_scaled` or `nearest` for the table"
         if self._miss != "error":
             alike = "operation" if self._miss == "interpolated" else "operation, kernel, groups"
@@ -229,6 +203,14 @@ class _Reader:
             f"layer {layer.name!r} is not in the lookup table of {self._table.device}: {self._table.shown(own)}",
             hint=advice,
         )
+
+    def _measured(self, layer: Layer, key: dict[str, KeyValue]) -> _Found | None:
+        entry = self._table.exact(key)
+        # A key that leaves out tokens, batch or dilation would otherwise match a larger or slower layer.
+        is_plain = "dilation" in self._table.key or set(layer.dilation) <= {1}
+        if entry is None or not is_plain or entry.macs != layer.macs // layer.calls:
+            return None
+        return _Found(entry.value, f"measured, {entry.note}" if entry.note else "measured")
 
     def _estimated(self, layer: Layer, key: dict[str, KeyValue]) -> _Found | None:
         if self._miss == "interpolated":
@@ -265,16 +247,3 @@ class _Reader:
             value, how = entry.value * macs / entry.macs, f"scaled by MACs from {like}"
         beyond = ", extrapolated beyond the measured sizes" if is_beyond else ""
         return _Found(value, how + beyond, is_neighbour=True, is_extrapolated=is_beyond)
-
-
-def _is_same_work(entry: TableEntry, layer: Layer, table: LookupTable) -> bool:
-    """A key that leaves out tokens, batch or dilation would otherwise match a larger or slower layer."""
-    is_plain = "dilation" in table.key or set(layer.dilation) <= {1}
-    return is_plain and entry.macs == layer.macs // layer.calls
-
-
-def _timed_as(found: _Found, pair: WidthPair, *, is_own: bool) -> _Found:
-    if is_own:
-        return found
-    origin = f"{found.origin}, timed as {pair.compute}: weights are unpacked"
-    return replace(found, origin=origin, is_other_width=True)

@@ -1,18 +1,123 @@
-"""The cost tables of one network on one device, and why some are missing."""
+"""The costs of one network on one device, its budgets, and a check of the profile's choice of cost models."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
-from hwbmpq.costs.budgets import Budget
-from hwbmpq.costs.registry import CostModelError, get_cost_model
+from hwbmpq.costs.model import CostModelError, cost_models, get_cost_model
+from hwbmpq.costs.quantities import chosen_model
 from hwbmpq.costs.table import CostRow, CostTable, Number
 from hwbmpq.errors import HwbmpqError, UnknownNameError, UnsupportedPrecisionError
-from hwbmpq.hardware.profile import HardwareProfile
-from hwbmpq.hardware.widths import common_widths, layer_candidates, uniform
+from hwbmpq.hardware.document import ProfileError, ProfileProblem
+from hwbmpq.hardware.profile import (
+    HardwareProfile,
+    candidates,
+    common_widths,
+    layer_candidates,
+    uniform,
+    weight_widths,
+)
+from hwbmpq.units import Dimension, parse_quantity
 from hwbmpq.values import FLOAT_BITS, Layer, Precision
+
+_DIMENSIONS = {
+    "bit": Dimension(unit="bit", suffix="", symbols={"bit": 1.0, "B": 8.0}, examples="350KiB, 1.5MB"),
+    "ms": Dimension(unit="ms", suffix="", symbols={"s": 1e3}, examples="8ms, 250us"),
+    "uJ": Dimension(unit="uJ", suffix="", symbols={"J": 1e6}, examples="40uJ, 1.2mJ"),
+    "bit-op": Dimension(unit="bit-op", suffix="", symbols={"bit-op": 1.0, "BOP": 1.0}, examples="30GBOP"),
+}
+_LONGEST = 60
+"""Characters of a budget that an error repeats."""
+_RELATIVE = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*([%x×])\s*")
+
+
+class BudgetError(HwbmpqError):
+    """A budget that cannot be read."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """An upper bound on a cost; one of the three is set."""
+
+    cost: str
+    amount: float | None = None
+    """In the cost's own unit."""
+    share: float | None = None
+    """Of the cost with every layer at its widest."""
+    ratio: float | None = None
+    """How many times smaller than in 32-bit float."""
+
+
+def parse_budget(cost: str, text: str | float) -> Budget:
+    """The budget that a text (or a number in the cost's unit) says; ``BudgetError`` with the valid forms otherwise.
+
+    >>> parse_budget("memory", "12x").ratio, parse_budget("latency", "8 ms").amount
+    (12.0, 8.0)
+    """
+    models = cost_models()
+    if cost not in models:
+        raise UnknownNameError("cost", cost, models, hint="`hwbmpq costs list` shows them all")
+    unit = str(getattr(models[cost].entry, "unit", ""))
+    if models[cost].entry is None:
+        raise CostModelError(f"cost model {cost!r} cannot be loaded: {models[cost].error}")
+    try:
+        budget = _parse(cost, text, unit)
+        value = next(v for v in (budget.amount, budget.share, budget.ratio) if v is not None)
+        if not 0 < value < math.inf:
+            raise ValueError("must be greater than zero")
+        if budget.share is not None and budget.share > 1:
+            raise ValueError("is more than every layer at its widest")
+    except ValueError as error:
+        raise BudgetError(
+            f"budget {cost}={_brief(text)}: {error}", hint=f"write {forms(cost, unit)}"
+        ) from None
+    return budget
+
+
+def _parse(cost: str, text: str | float, unit: str) -> Budget:
+    if not isinstance(text, str):
+        return Budget(cost=cost, amount=_number(text))
+    match = _RELATIVE.fullmatch(text)
+    if match and match[2] == "%":
+        return Budget(cost=cost, share=float(match[1]) / 100)
+    if match and unit != "bit":
+        raise ValueError("only a memory can be so many times smaller than in float")
+    if match:
+        return Budget(cost=cost, ratio=float(match[1]))
+    dimension = _DIMENSIONS.get(
+        unit, Dimension(unit=unit, suffix="", symbols={unit: 1.0}, examples=f"10 {unit}")
+    )
+    return Budget(cost=cost, amount=parse_quantity(text, dimension, needs_unit=unit in ("bit", "ms", "uJ")))
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ValueError("is neither a text nor a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError("is too large") from None
+
+
+def _brief(text: object) -> str:
+    try:
+        shown = str(text)
+    except ValueError:  # Python prints no integer of thousands of digits
+        shown = "a huge number"
+    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
+
+
+def forms(cost: str, unit: str) -> str:
+    """How a budget on this cost may be written."""
+    dimension = _DIMENSIONS.get(unit)
+    amounts = dimension.examples.split(", ") if dimension else [f"10 {unit}"]
+    ratio = ["12x (times smaller than float)"] if unit == "bit" else []
+    return ", ".join(f"{cost}={form}" for form in [*amounts, *ratio, "30% (of the widest)"])
+
 
 _ALWAYS = ("memory", "activation_memory")
 _WITHOUT_A_DEVICE = "bops"
@@ -135,14 +240,23 @@ def tabulate(
     if choices is None:
         widths = bits if bits is not None else common_widths(layers, profile)
         choices = layer_candidates(layers, profile, widths, activation_bits=activation_bits)
-    tables, missing = {}, {}
+    tables: dict[str, CostTable] = {}
+    missing: dict[str, HwbmpqError] = {}
     for name in wanted:
         try:
-            tables[name] = _tabulated(name, layers, profile, choices)
+            table = get_cost_model(name).tabulate(layers, profile, choices)
+            values = (
+                value for row in table.rows for choice in row.costs.values() for value in choice.values()
+            )
+            if not all(0 <= value < math.inf for value in values):
+                raise CostModelError(f"cost model {name!r} gave a cost that is negative or not a number")
+            tables[name] = replace(table, name=name)
         except UnknownNameError:
             raise
         except HwbmpqError as error:
             missing[name] = error
+        except Exception as error:  # a plug-in's own defect must not take the other costs along
+            missing[name] = CostModelError(f"cost model {name!r} failed: {type(error).__name__}: {error}")
     layer_macs = sum(layer.macs for layer in layers)
     return NetworkCosts(
         profile=profile,
@@ -155,17 +269,59 @@ def tabulate(
     )
 
 
-def _tabulated(
-    name: str, layers: Collection[Layer], profile: HardwareProfile, choices: Mapping[str, Sequence[Precision]]
-) -> CostTable:
-    model = get_cost_model(name)
-    try:
-        table = model.tabulate(layers, profile, choices).named(name)
-        values = (value for row in table.rows for choice in row.costs.values() for value in choice.values())
-        if not all(0 <= value < math.inf for value in values):
-            raise CostModelError(f"cost model {name!r} gave a cost that is negative or no number")
-        return table
-    except HwbmpqError:
-        raise
-    except Exception as error:  # a plug-in's own defect must not take the other costs along
-        raise CostModelError(f"cost model {name!r} failed: {type(error).__name__}: {error}") from error
+_PROBE = Layer(
+    name="3x3 convolution",
+    kind="conv2d",
+    weight_shape=(32, 32, 3, 3),
+    parameters=9216,
+    bias_parameters=0,
+    macs=9216 * 64,
+    input_shape=(1, 32, 8, 8),
+    output_shape=(1, 32, 8, 8),
+    in_channels=32,
+    out_channels=32,
+    kernel_size=(3, 3),
+    stride=(1, 1),
+)
+
+
+def check_cost_models(profile: HardwareProfile) -> tuple[str, ...]:
+    """Remarks on a profile: costs that it cannot answer yet, and its assumed and uncertain figures.
+
+    Unknown models, options and budgets raise ``ProfileError``. A missing figure is not a fault of the file.
+    """
+    problems = []
+    for quantity in profile.cost_models:
+        try:
+            chosen_model(quantity, profile)
+        except HwbmpqError as error:
+            problems.append(_problem(profile, "cost_models", quantity, str(error)))
+    for name, budget in profile.budgets.items():
+        try:
+            parse_budget(name, str(budget))  # as text: in a file, a bare number has no unit
+        except HwbmpqError as error:
+            problems.append(_problem(profile, "budgets", name, str(error)))
+    if problems:
+        raise ProfileError(problems)
+    doubtful = [path for path, figure, _ in profile.figures() if figure.is_doubtful]
+    return (
+        *unanswered_costs(profile),
+        *([f"assumed or uncertain: {', '.join(doubtful)}"] if doubtful else []),
+    )
+
+
+def unanswered_costs(profile: HardwareProfile) -> tuple[str, ...]:
+    """Why the profile's cost models cannot cost a 3x3 convolution, if they cannot."""
+    remarks = []
+    for quantity in () if profile.abstract else profile.cost_models:
+        model = chosen_model(quantity, profile)
+        try:
+            precisions = candidates(profile, weight_widths(profile, _PROBE.kind), op=_PROBE.kind)
+            model.tabulate([_PROBE], profile, precisions)
+        except HwbmpqError as error:
+            remarks.append(f"{quantity}: {error}")
+    return tuple(remarks)
+
+
+def _problem(profile: HardwareProfile, block: str, key: str, message: str) -> ProfileProblem:
+    return ProfileProblem(place=profile.place(block, key), field=f"{block}.{key}", message=message)

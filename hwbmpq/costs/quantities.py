@@ -1,27 +1,103 @@
-"""Costs by the name that users know. Which model answers is the profile's choice."""
+"""Weight memory, and costs by the name that users know: which model answers is the profile's choice."""
 
-from collections.abc import Iterable
+from dataclasses import replace
 from typing import ClassVar
 
-from hwbmpq.costs.figures import FigureLog
-from hwbmpq.costs.model import CostModel, CostOptions
-from hwbmpq.costs.registry import CostModelError, cost_models, get_cost_model, register
-from hwbmpq.costs.table import Candidates, CostTable, candidates_of
-from hwbmpq.hardware.profile import HardwareProfile
-from hwbmpq.hardware.schema import CostChoice
-from hwbmpq.hardware.widths import WidthFinder, op_of
+from hwbmpq.costs.geometry import divide_up
+from hwbmpq.costs.model import (
+    CostModel,
+    CostModelError,
+    CostOptions,
+    FigureLog,
+    LayerCost,
+    LayerwiseCost,
+    cost_models,
+    get_cost_model,
+    register,
+)
+from hwbmpq.costs.table import Candidates, Capacity, CostTable, Layers, Number, candidates_of
+from hwbmpq.hardware.profile import HardwareProfile, WidthFinder, op_of
+from hwbmpq.hardware.schema import CostChoice, WidthPair
 from hwbmpq.values import Layer
+
+SCALE_BITS = 32
+
+
+@register("weight_memory")
+class WeightMemory(LayerwiseCost):
+    """Bits of the weights as they are stored.
+
+    By itself the paper's count, weights only; options add what a real file also holds.
+    """
+
+    unit: ClassVar[str] = "bit"
+    formula: ClassVar[str] = (
+        "weights * weight_bits [+ scales * 32] [+ biases * bias_bits] [padded to simd_channels]"
+    )
+    needs: ClassVar[tuple[str, ...]] = (
+        "precisions.bias_bits (with biases)",
+        "precisions.simd_channels (with padding)",
+        "memory that holds weights: size_bytes (with level)",
+    )
+
+    scales: bool = False
+    """Count a 32-bit scale per layer."""
+    per_channel: bool = False
+    """Count a 32-bit scale per output channel."""
+    biases: bool = False
+    """Count a bias per output channel, as folding a norm leaves it, at the profile's ``bias_bits``."""
+    padding: bool = False
+    """Pad output channels to the profile's ``simd_channels``."""
+    level: str | None = None
+    """The memory that the weights have to fit in (default: the last that holds them, if there is one)."""
+
+    def per_layer(self, figures: FigureLog) -> LayerCost:
+        precisions = figures.profile.precisions
+        bias_bits = precisions.bias_bits if self.biases else 0
+        if bias_bits is None:
+            raise figures.missing("precisions.bias_bits")
+        simd = precisions.simd_channels
+
+        def cost(layer: Layer, pair: WidthPair) -> Number:
+            if self.padding and pair.weight.name not in simd:
+                raise figures.missing(f"precisions.simd_channels.{pair.weight.name}")
+            weights = _padded(layer, simd[pair.weight.name]) if self.padding else layer.parameters
+            biases = 0 if layer.shares_weight_with else layer.out_channels * bias_bits
+            return weights * pair.weight.bits + self._scales(layer) * SCALE_BITS + biases
+
+        return cost
+
+    def _scales(self, layer: Layer) -> int:
+        if layer.shares_weight_with or not (self.scales or self.per_channel):
+            return 0
+        return layer.out_channels if self.per_channel else 1
+
+    def capacity(self, figures: FigureLog) -> Capacity | None:
+        return figures.capacity("weights", self.level)
+
+
+def _padded(layer: Layer, channels: int) -> int:
+    """Stored weights with output channels padded to a multiple."""
+    return layer.parameters // layer.out_channels * divide_up(layer.out_channels, channels) * channels
+
 
 UNITS = {"latency": "ms", "energy": "uJ", "memory": "bit"}
 
 
-def chosen_model(quantity: str, choice: CostChoice) -> CostModel:
-    """The model that a profile chose for a quantity, if it can answer for it."""
+_DEFAULTS = {"memory": CostChoice(model="weight_memory")}
+
+
+def chosen_model(quantity: str, profile: HardwareProfile) -> CostModel:
+    """The model that answers for a quantity on a device; raises if there is none or it cannot."""
+    choice = profile.cost_models.get(quantity, _DEFAULTS.get(quantity))
+    if choice is None:
+        hint = f"say which model answers: `{quantity}: {{model: …}}`"
+        raise FigureLog(profile, quantity).missing(f"cost_models.{quantity}", hint=hint)
     model = get_cost_model(choice.model, **choice.options)
     if getattr(model, "is_alias", False):
         raise CostModelError(f"cost model {choice.model!r} passes on to another one: choose that")
-    if UNITS[quantity] not in model.unit.split(" or "):
-        fitting = [name for name, entry in cost_models().items() if _fits(entry.entry, quantity)]
+    if not _answers(model, quantity):
+        fitting = [name for name, found in cost_models().items() if _answers(found.entry, quantity)]
         raise CostModelError(
             f"cost model {choice.model!r} gives {model.unit}, not {UNITS[quantity]}; "
             f"for {quantity} there are {', '.join(fitting)}"
@@ -29,7 +105,7 @@ def chosen_model(quantity: str, choice: CostChoice) -> CostModel:
     return model
 
 
-def _fits(model: object, quantity: str) -> bool:
+def _answers(model: object, quantity: str) -> bool:
     units = str(getattr(model, "unit", "")).split(" or ")
     return UNITS[quantity] in units and not getattr(model, "is_alias", False)
 
@@ -38,35 +114,24 @@ class _Quantity(CostOptions):
     """A cost by the name that it is registered with."""
 
     is_alias: ClassVar[bool] = True
-    registered_name: ClassVar[str] = ""
-    fallback: ClassVar[CostChoice | None] = None
 
-    def tabulate(
-        self, layers: Iterable[Layer], profile: HardwareProfile, precisions: Candidates
-    ) -> CostTable:
+    def tabulate(self, layers: Layers, profile: HardwareProfile, precisions: Candidates) -> CostTable:
         name = self.registered_name
-        choice = profile.cost_models.get(name, self.fallback)
-        if choice is None:
-            hint = f"say which model answers: `{name}: {{model: …}}`"
-            raise FigureLog(profile, name).missing(f"cost_models.{name}", hint=hint)
-        table = chosen_model(name, choice).tabulate(layers, profile, precisions)
+        table = chosen_model(name, profile).tabulate(layers, profile, precisions)
         if table.unit != self.unit:
-            raise CostModelError(f"cost model {choice.model!r} gave {table.unit} for {name}")
-        notes = (
-            table.notes if name == "memory" else (*table.notes, *_kernel_notes(layers, profile, precisions))
-        )
-        return table.named(name, notes=tuple(dict.fromkeys(notes)))
+            raise CostModelError(f"cost model {table.model!r} gave {table.unit} for {name}")
+        kernels = () if name == "memory" else _kernel_notes(layers, profile, precisions)
+        return replace(table, name=name, notes=tuple(dict.fromkeys([*table.notes, *kernels])))
 
 
-def _kernel_notes(
-    layers: Iterable[Layer], profile: HardwareProfile, precisions: Candidates
-) -> tuple[str, ...]:
+def _kernel_notes(layers: Layers, profile: HardwareProfile, precisions: Candidates) -> tuple[str, ...]:
     """Pairs that no existing kernel runs."""
     finder = WidthFinder(profile)
     kernels: dict[str, set[str]] = {"user": set(), "none": set()}
     for layer in layers:
-        for _, runs in finder.executions(op_of(layer), candidates_of(layer, precisions)):
-            kernels.get(runs.pair.kernel, set()).add(str(runs.pair))
+        for precision in candidates_of(layer, precisions):
+            pair = finder.execution(op_of(layer), precision).pair
+            kernels.get(pair.kernel, set()).add(str(pair))
     labels = {"user": "a kernel of your own is needed for", "none": "no kernel, storage only:"}
     return tuple(f"{labels[kernel]} {', '.join(sorted(found))}" for kernel, found in kernels.items() if found)
 
@@ -94,23 +159,19 @@ class Memory(_Quantity):
     """Bits of the weights: the paper's count, unless the profile's cost_models.memory says more."""
 
     unit: ClassVar[str] = UNITS["memory"]
-    fallback: ClassVar[CostChoice | None] = CostChoice(model="weight_memory")
     formula: ClassVar[str] = "weights * weight_bits"
 
 
 class _Role(CostOptions):
-    """A cost bound to the memory that holds something."""
+    """A cost that has to fit in the memory that holds something."""
 
     unit: ClassVar[str] = "bit"
     is_alias: ClassVar[bool] = True
-    registered_name: ClassVar[str] = ""
     role: ClassVar[str] = ""
     other_role: ClassVar[str] = ""
     cost: ClassVar[str] = ""
 
-    def tabulate(
-        self, layers: Iterable[Layer], profile: HardwareProfile, precisions: Candidates
-    ) -> CostTable:
+    def tabulate(self, layers: Layers, profile: HardwareProfile, precisions: Candidates) -> CostTable:
         figures = FigureLog(profile, self.registered_name)
         level = figures.level(self.role)
         capacity = figures.capacity(self.role, level.name)
@@ -119,7 +180,9 @@ class _Role(CostOptions):
         if self.other_role in level.holds:
             notes = (*notes, f"{level.name} holds the {self.other_role} as well, which are not counted here")
         used = {use.path: use for use in (*table.figures, *figures.used)}
-        return table.named(self.registered_name, figures=tuple(used.values()), notes=notes, capacity=capacity)
+        return replace(
+            table, name=self.registered_name, figures=tuple(used.values()), notes=notes, capacity=capacity
+        )
 
 
 @register("flash")

@@ -11,6 +11,8 @@ from hwbmpq.values import Layer, Precision
 Number = int | float
 WrittenPrecision = Annotated[Precision, PlainValidator(Precision.parse), PlainSerializer(str)]
 """A precision that files keep as ``W4A8``."""
+Layers = Iterable[Layer]
+"""The layers of a network, or its ``LayerGraph``, which some costs need."""
 Candidates = Sequence[Precision] | Mapping[str, Sequence[Precision]]
 """The precisions to cost: the same for all layers, or by layer name."""
 
@@ -80,7 +82,7 @@ class CostTable:
     def additive(
         cls,
         name: str,
-        layers: Iterable[Layer],
+        layers: Layers,
         precisions: Candidates,
         cost: Callable[[Layer, Precision], Number],
         *,
@@ -125,10 +127,6 @@ class CostTable:
         all_choices = [choices for row in self.rows for choices in row.costs.values()]
         has_choice = any(len(choices) > 1 for choices in all_choices)
         return has_choice and all(len(set(choices.values())) <= 1 for choices in all_choices)
-
-    def named(self, name: str, **changes: Any) -> "CostTable":
-        """The same under another name."""
-        return replace(self, name=name, **changes)
 
     def scaled(self, factor: float, **changes: Any) -> "CostTable":
         """Every number times ``factor``."""

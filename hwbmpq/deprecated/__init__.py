@@ -1,17 +1,19 @@
-"""Names of 0.1.0 that changed: they work for one more version, with a ``DeprecationWarning``."""
+"""Public names: those that resolve on first use, and those of 0.1.0 that changed and work for one more version."""
 
+import ast
 import functools
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 MOVED_MODULES = {
     "hwbmpq.allocator": "hwbmpq.search.allocator",
@@ -77,3 +79,38 @@ def renamed_arguments(**renamed: str) -> Callable[[Callable[P, R]], Callable[P, 
         return call
 
     return decorate
+
+
+def lazy_names(
+    package: str, renamed: Mapping[str, str] = _NONE
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """``__getattr__``, ``__dir__`` and ``__all__`` of a package whose names resolve on first use (PEP 562).
+
+    The list of names is the package's ``if TYPE_CHECKING`` block of ``from x import y as y``: what type checkers and
+    the reference read is what resolves. ``renamed`` has the new names of those that changed.
+    """
+    homes = dict(_imported(package))
+    names = sorted(homes)
+
+    def resolve(name: str) -> Any:
+        if name in renamed:
+            warn(f"{package}.{name}", f"{package}.{renamed[name]}")
+            name = renamed[name]
+        if homes.get(name) == package or f"{package}.{name}" in MOVED_MODULES:
+            return import_module(f"{package}.{name}")
+        if name in homes:
+            return getattr(import_module(homes[name]), name)
+        raise AttributeError(
+            f"module {package!r} has no attribute {name!r}; public names: {', '.join(names)}"
+        )
+
+    return resolve, lambda: list(names), names
+
+
+def _imported(package: str) -> Iterator[tuple[str, str]]:
+    """Names that are imported for type checkers, and the module that each is imported from."""
+    loader: Any = sys.modules[package].__spec__.loader  # type: ignore[union-attr]
+    for block in ast.parse(loader.get_source(package)).body:
+        for node in block.body if isinstance(block, ast.If) else ():
+            if isinstance(node, ast.ImportFrom) and node.module:
+                yield from ((alias.name, node.module) for alias in node.names)

@@ -1,13 +1,16 @@
-"""Questions about the operation graph: what reads what, along which branch."""
+"""The operation graph: what reads what, along which branch, and which layers must therefore share a width."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
+from math import prod
 
 import networkx as nx
 
+from hwbmpq.errors import UnknownNameError
 from hwbmpq.graph.operations import ADDITIONS, TensorSource
+from hwbmpq.values import DEFAULT_TIE, TIE_POLICIES, Layer, TieGroup
 
-# Operations that hand their tensor on as it is: their readers read the tensor before them.
+# Operations that return their input unchanged: whoever reads them reads the tensor before them.
 _TRANSPARENT = frozenset(
     "identity dropout dropout1d dropout2d dropout3d featuredropout contiguous detach".split()
 )
@@ -38,9 +41,7 @@ class Dataflow:
 
     def is_output(self, name: str) -> bool:
         """Whether the network returns it, or nothing reads it."""
-        return bool(self.graph.nodes[name]["is_output"]) or not any(
-            r in self.data for r in self.graph.succ[name]
-        )
+        return bool(self.graph.nodes[name]["is_output"]) or not self.graph.succ[name]
 
     def order(self, name: str) -> int:
         """Position in the execution order."""
@@ -56,11 +57,11 @@ class Dataflow:
         return found
 
     def data_inputs(self, name: str) -> list[str]:
-        """What it reads, parameters and constants apart."""
+        """What it reads, without parameters and constants."""
         return [read for read in self.graph.pred[name] if read in self.data]
 
     def tensor_read(self, name: str) -> str:
-        """The operation that really made the tensor ``name`` hands over."""
+        """The operation that made the tensor which ``name`` returns."""
         while self.kind(name) in _TRANSPARENT and len(self.graph.pred[name]) == 1:
             (name,) = self.graph.pred[name]
         return name
@@ -99,8 +100,11 @@ class Dataflow:
         return [self.label(reader) for reader in self._readers[name]] or ["output"]
 
     @cached_property
-    def _dominator(self) -> dict[str, str | None]:
-        """For each operation on the data path, the last tensor that every path to it goes through."""
+    def forks(self) -> dict[str, str | None]:
+        """For each operation on the data path, the last tensor that every path to it goes through.
+
+        That is where the branches that meet in the operation part.
+        """
         root = ""  # stands before all inputs; no operation has this name
         tree = nx.DiGraph()
         for name in self._anchor:
@@ -109,30 +113,25 @@ class Dataflow:
         found = nx.immediate_dominators(tree, root) if tree else {}
         return {name: found[name] or None for name in self._anchor}
 
-    def fork(self, join: str) -> str | None:
-        """The tensor where the branches that meet at ``join`` part."""
-        return self._dominator[join]
-
     @cached_property
     def _behind_a_layer(self) -> set[str]:
         """Operations on the data path with a layer somewhere upstream."""
-        found: set[str] = set()
-        for name in self._anchor:
-            if any(self.layer(read) or read in found for read in self.data_inputs(name)):
-                found.add(name)
-        return found
+        return self._beyond_layers(self._anchor, self.data_inputs)
 
     @cached_property
     def _before_a_layer(self) -> set[str]:
         """Operations with a layer somewhere downstream."""
+        return self._beyond_layers(reversed(list(self.graph)), self.graph.succ.__getitem__)
+
+    def _beyond_layers(self, names: Iterable[str], neighbours: Callable[[str], Iterable[str]]) -> set[str]:
         found: set[str] = set()
-        for name in reversed(list(self.graph)):
-            if any(self.layer(reader) or reader in found for reader in self.graph.succ[name]):
+        for name in names:
+            if any(self.layer(other) or other in found for other in neighbours(name)):
                 found.add(name)
         return found
 
     def is_end(self, name: str) -> bool:
-        """Whether a layer's call is the first or the last on its way from the network's input to its output."""
+        """Whether a layer's call is the first or the last between the network's input and its output."""
         if name not in self.data:
             return False  # fed by constants, as the position-bias networks of some transformers
         return name not in self._behind_a_layer or name not in self._before_a_layer
@@ -159,3 +158,80 @@ class Dataflow:
             before = max((depths[read] for read in self.data_inputs(name) if read in nodes), default=0)
             depths[name] = before + bool(self.layer(name))
         return max(depths.values(), default=0)
+
+
+def find_ties(flow: Dataflow, layers: Iterable[Layer], *, policy: str = DEFAULT_TIE) -> tuple[TieGroup, ...]:
+    """Groups of layers that must share one ``Precision``; groups that overlap become one."""
+    if policy not in TIE_POLICIES:
+        raise UnknownNameError("tie policy", policy, TIE_POLICIES)
+    layers = list(layers)
+    ends = {layer.name for layer in layers if layer.is_end}
+    graph = nx.Graph()
+    for layer in layers:
+        if other := layer.shares_weight_with:
+            graph.add_edge(layer.name, other, reason=f"{layer.name} shares its weight with {other}")
+    for downsample, sibling, feeder in _downsamples(flow) if policy != "none" else ():
+        partner, reason = _partner(sibling, feeder, ends, policy)
+        if downsample not in ends and partner not in (None, downsample):
+            graph.add_edge(downsample, partner, reason=f"downsample {downsample} follows {reason}")
+    return _groups(graph, [layer.name for layer in layers])
+
+
+def _partner(sibling: str, feeder: str | None, ends: set[str], policy: str) -> tuple[str | None, str]:
+    """The layer that a downsample follows, if there is one whose width is free, and why that one."""
+    if policy == "input" and feeder is not None and feeder not in ends:
+        return feeder, f"its input layer {feeder}"
+    if sibling in ends:
+        return None, ""
+    reason = f"its sibling {sibling}"
+    if policy == "input":
+        missing = "no layer feeds it" if feeder is None else f"its input layer {feeder} is a fixed end"
+        reason += f", since {missing}"
+    return sibling, reason
+
+
+def _downsamples(flow: Dataflow) -> Iterator[tuple[str, str, str | None]]:
+    """Downsample layers, each with the first layer of the other branch and the layer that feeds both.
+
+    A downsample layer is the only layer on one of two branches from a tensor to an addition.
+    """
+    for join in flow.graph:
+        operands = flow.data_inputs(join) if flow.is_addition(join) and join in flow.data else []
+        fork = flow.forks[join] if len(operands) == 2 else None
+        if fork is None or fork in operands:  # a plain residual connection has no layer on its short branch
+            continue
+        branches = [flow.branch(operand, fork) for operand in operands]
+        for short, long in (branches, reversed(branches)):
+            calls = flow.calls(short)
+            if len(calls) == 1 and flow.depth(long) > 1 and short.isdisjoint(long):
+                yield flow.layer(calls[0]), flow.layer(flow.calls(long)[0]), _feeder(flow, fork)
+
+
+def _feeder(flow: Dataflow, name: str) -> str | None:
+    """Nearest layer upstream on the main path."""
+    while not flow.layer(name):
+        reads = flow.data_inputs(name)
+        if not reads:
+            return None
+        name = reads[0] if len(reads) == 1 else _main_operand(flow, name, reads)
+    return flow.layer(name)
+
+
+def _main_operand(flow: Dataflow, join: str, reads: list[str]) -> str:
+    """At an addition the branch with more layers in series; elsewhere the larger tensor (not the gate)."""
+    if not flow.is_addition(join):
+        return max(reads, key=lambda read: (prod(flow.shape(read)), flow.order(read)))
+    fork = flow.forks[join]
+    if fork is None:
+        return max(reads, key=flow.order)
+    return max(reads, key=lambda read: flow.depth(flow.branch(read, fork)))
+
+
+def _groups(graph: nx.Graph, order: list[str]) -> tuple[TieGroup, ...]:
+    position = {name: index for index, name in enumerate(order)}
+    groups = []
+    for members in nx.connected_components(graph):
+        reasons = sorted({str(reason) for *_, reason in graph.subgraph(members).edges(data="reason")})
+        layers = tuple(sorted(members, key=position.__getitem__))
+        groups.append(TieGroup(layers=layers, reason="; ".join(reasons)))
+    return tuple(sorted(groups, key=lambda group: position[group.layers[0]]))

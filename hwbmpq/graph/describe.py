@@ -1,7 +1,7 @@
-"""From a network to its ``LayerGraph``."""
+"""From a network to its ``LayerGraph``: its layers, and what stays in float."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -10,14 +10,17 @@ import networkx as nx
 from torch import Tensor, nn
 
 from hwbmpq.errors import NoLayersError
-from hwbmpq.graph.coverage import list_uncovered
-from hwbmpq.graph.dataflow import Dataflow
+from hwbmpq.graph.dataflow import Dataflow, find_ties
 from hwbmpq.graph.layergraph import LayerGraph
-from hwbmpq.graph.operations import LAYER_KINDS, WEIGHTED_MODULES, Operation, Trace
-from hwbmpq.graph.signs import nonnegative_tensors
-from hwbmpq.graph.ties import find_ties
+from hwbmpq.graph.operations import LAYER_KINDS, WEIGHTED_MODULES, Operation, Trace, nonnegative_tensors
 from hwbmpq.graph.trace import trace
-from hwbmpq.values import DEFAULT_TIE, Layer
+from hwbmpq.quant.quantizers import InputQuantizer
+from hwbmpq.values import DEFAULT_TIE, Layer, Uncovered
+
+_EMBEDDING_MODULES = (nn.Embedding, nn.EmbeddingBag)
+_ATTENTION_MODULES = (nn.MultiheadAttention, nn.modules.linear.NonDynamicallyQuantizableLinear)
+
+_Key = tuple[str, str, str]  # name, kind, reason
 
 
 def describe(model: nn.Module, example_input: Tensor, *, tie: str = DEFAULT_TIE) -> LayerGraph:
@@ -94,44 +97,37 @@ def _describe_layers(
         if operation.name in layer_of:
             calls[layer_of[operation.name]].append(operation)
     nonnegative = nonnegative_tensors(operations)
-    owner_of: dict[Tensor, Layer] = {}  # weight -> the first layer that uses it
+    owner_of: dict[Tensor, str] = {}  # weight -> the first layer that uses it
     layers = []
     for name, runs in calls.items():
         module = model.get_submodule(name)
-        layer = _describe_layer(name, module, runs, flow)
-        owner = owner_of.setdefault(module.weight, layer)  # type: ignore[arg-type]
-        layers.append(
-            replace(
-                layer,
-                parameters=0 if owner is not layer else layer.parameters,
-                shares_weight_with="" if owner is layer else owner.name,
-                input_signed=not all(run.inputs[0] in nonnegative for run in runs),
-            )
-        )
-    return _share_ends(layers)
-
-
-def _share_ends(layers: list[Layer]) -> tuple[Layer, ...]:
-    """A layer that shares its weight with an end is one too: the weight has one width."""
+        owner = owner_of.setdefault(module.weight, name)  # type: ignore[arg-type]
+        layer = _describe_layer(name, module, runs, flow, nonnegative)
+        layers.append(layer if owner == name else replace(layer, parameters=0, shares_weight_with=owner))
+    # A layer that shares its weight with an end is one too: the weight has one width.
     ends = {layer.shares_weight_with or layer.name for layer in layers if layer.is_end}
     return tuple(replace(layer, is_end=(layer.shares_weight_with or layer.name) in ends) for layer in layers)
 
 
-def _describe_layer(name: str, module: nn.Module, runs: list[Operation], flow: Dataflow) -> Layer:
+def _describe_layer(
+    name: str, module: nn.Module, runs: list[Operation], flow: Dataflow, nonnegative: set[str]
+) -> Layer:
     weight, bias = module.weight, module.bias
     assert isinstance(weight, Tensor)
     kind = LAYER_KINDS[runs[0].kind]
     input_shapes = [flow.shape(run.inputs[0]) for run in runs]
-    shapes = zip(input_shapes, (run.shape for run in runs), strict=True)
+    # Each weight meets every position of the output, or of the input where it is scattered.
+    multiplied = input_shapes if kind.startswith("conv_transpose") else [run.shape for run in runs]
     return Layer(
         name=name,
         kind=kind,
         weight_shape=tuple(weight.shape),
         parameters=weight.numel(),
         bias_parameters=bias.numel() if isinstance(bias, Tensor) else 0,
-        macs=sum(_macs(kind, tuple(weight.shape), *pair) for pair in shapes),
+        macs=sum(prod(positions) for positions in multiplied) * prod(weight.shape[1:]),
         input_shape=input_shapes[0],
         output_shape=runs[0].shape,
+        input_signed=not all(run.inputs[0] in nonnegative for run in runs),
         **_geometry(module),
         calls=len(runs),
         reads_network_input=any(flow.is_network_input(run.inputs[0]) for run in runs),
@@ -149,9 +145,70 @@ def _geometry(module: nn.Module) -> dict[str, Any]:
     return {name: getattr(module, name) for name in names}
 
 
-def _macs(
-    kind: str, weight_shape: tuple[int, ...], input_shape: tuple[int, ...], output_shape: tuple[int, ...]
-) -> int:
-    """Each weight meets every position of the output, or of the input where it is scattered."""
-    positions = input_shape if kind.startswith("conv_transpose") else output_shape
-    return prod(positions) * prod(weight_shape[1:])
+def list_uncovered(
+    model: nn.Module, operations: Sequence[Operation], layer_of: Mapping[str, str]
+) -> tuple[Uncovered, ...]:
+    """Parameters outside the layers' weights, and MACs outside the layers' calls, by module."""
+    found: dict[_Key, list[int]] = defaultdict(lambda: [0, 0])
+    for key, parameters in _uncovered_parameters(model, operations, layer_of):
+        found[key][0] += parameters
+    for operation in operations:
+        if operation.macs and operation.name not in layer_of:
+            found[_macs_key(model, operation)][1] += operation.macs
+    return tuple(
+        Uncovered(name=name, kind=kind, reason=reason, parameters=parameters, macs=macs)
+        for (name, kind, reason), (parameters, macs) in found.items()
+    )
+
+
+def _uncovered_parameters(
+    model: nn.Module, operations: Sequence[Operation], layer_of: Mapping[str, str]
+) -> Iterator[tuple[_Key, int]]:
+    layers = set(layer_of.values())
+    covered = {model.get_submodule(layer).weight for layer in layers}
+    readers: dict[str, set[str]] = defaultdict(set)  # kinds of the operations that read a parameter
+    for operation in operations:
+        for parameter in operation.parameters:
+            readers[parameter].add(operation.kind)
+    functional = {operation.weight for operation in operations if operation.name not in layer_of}
+    for parameter, value in model.named_parameters():
+        owner, _, attribute = parameter.rpartition(".")
+        module = model.get_submodule(owner)
+        if value in covered or isinstance(module, InputQuantizer):
+            continue
+        if owner in layers and attribute == "bias":
+            key = (parameter, "bias", "bias")
+        elif parameter in functional and not isinstance(module, _ATTENTION_MODULES):
+            key = _functional_key(parameter, module)
+        else:
+            key = (owner or parameter, type(module).__name__, _reason(module, readers[parameter]))
+        yield key, value.numel()
+
+
+def _functional_key(parameter: str, module: nn.Module) -> _Key:
+    return (parameter, type(module).__name__, "functional weight")
+
+
+def _reason(module: nn.Module, readers: set[str]) -> str:
+    if not readers:
+        return "never runs"
+    if "Norm" in type(module).__name__ or any("norm" in kind for kind in readers):
+        return "norm"
+    if isinstance(module, _EMBEDDING_MODULES):
+        return "embedding"
+    if isinstance(module, _ATTENTION_MODULES):
+        return "attention"
+    return "functional weight" if isinstance(module, WEIGHTED_MODULES) else "other parameter"
+
+
+def _macs_key(model: nn.Module, operation: Operation) -> _Key:
+    module = model.get_submodule(operation.module)
+    path = operation.module or operation.name
+    if isinstance(module, _ATTENTION_MODULES) and operation.parameters:
+        return (path, type(module).__name__, "attention")
+    if operation.weight:
+        owner = model.get_submodule(operation.weight.rpartition(".")[0])
+        return _functional_key(operation.weight, owner)
+    if operation.kind in LAYER_KINDS or operation.parameters:
+        return (path, type(module).__name__, _reason(module, {operation.kind}))
+    return (path, operation.kind, "activation product")

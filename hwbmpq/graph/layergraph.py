@@ -1,14 +1,15 @@
 """``LayerGraph``: a network's weighted layers, how they are connected, and what stays in float."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import networkx as nx
 
-from hwbmpq.graph.schedule import find_schedule
-from hwbmpq.values import UNCOVERED_REASONS, Layer, Schedule, TieGroup, Uncovered, Unquantized
+from hwbmpq.graph.dataflow import Dataflow
+from hwbmpq.values import UNCOVERED_REASONS, Layer, Schedule, StoredTensor, TieGroup, Uncovered, Unquantized
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,7 @@ class LayerGraph:
 
     @property
     def weights(self) -> int:
-        """Weights of all layers, biases apart."""
+        """Weights of all layers, without biases."""
         return sum(layer.parameters for layer in self.layers)
 
     @property
@@ -77,7 +78,7 @@ class LayerGraph:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of the layers and of what is left in float."""
+        """Multiply-accumulates of the layers and of what stays in float."""
         return self.layer_macs + sum(entry.macs for entry in self.uncovered)
 
     def to_dict(self) -> dict[str, Any]:
@@ -96,3 +97,104 @@ class LayerGraph:
             "ties": [asdict(group) for group in self.ties],
             "uncovered": [asdict(entry) for entry in self.uncovered],
         }
+
+
+@dataclass(slots=True)
+class _Use:
+    """What reads an operation's result, up to the next layers and additions."""
+
+    readers: dict[str, None] = field(default_factory=dict)  # an ordered set
+    feeds_addition: bool = False
+    leaves: bool = False
+
+
+def find_schedule(operations: nx.DiGraph) -> Schedule:
+    """The steps of the execution order and the tensors alive at each.
+
+    An operation without weights works in place if it is the only reader of the one tensor that it reads, and keeps
+    its size. The network's inputs are in memory from the first step until their last reader.
+    """
+    flow = Dataflow(operations)
+    steps: list[str] = []
+    step_of: dict[str, int] = {}
+    owner: dict[str, str] = {}  # operation -> the operation that made the tensor it writes to
+    for name in operations:
+        if name not in flow.data:
+            continue
+        reads = flow.data_inputs(name)
+        if reads and _works_in_place(flow, name, reads):
+            owner[name] = owner[reads[0]]
+            step_of[name] = step_of[owner[name]]
+            continue
+        owner[name] = name
+        step_of[name] = len(steps) if reads else 0  # an input is there from the start
+        if reads:
+            steps.append(flow.label(name))
+    return Schedule(steps=tuple(steps), tensors=_tensors(flow, owner, step_of, last=len(steps) - 1))
+
+
+def _works_in_place(flow: Dataflow, name: str, reads: list[str]) -> bool:
+    if flow.tensor_read(name) != name:
+        return True  # it returns what it reads, whatever else reads that
+    if flow.layer(name) or len(reads) != 1:
+        return False
+    is_only_reader = len(flow.graph.succ[reads[0]]) == 1
+    return is_only_reader and prod(flow.shape(name)) == prod(flow.shape(reads[0]))
+
+
+def _tensors(
+    flow: Dataflow, owner: dict[str, str], step_of: dict[str, int], *, last: int
+) -> tuple[StoredTensor, ...]:
+    uses = _uses(flow)
+    last_read = {made_by: step_of[made_by] for made_by in owner.values()}
+    for name, made_by in owner.items():
+        if flow.is_output(name):
+            last_read[made_by] = last  # the network's output stays
+        for read in flow.data_inputs(name):
+            last_read[owner[read]] = max(last_read[owner[read]], step_of[name])
+    return tuple(
+        StoredTensor(
+            name=flow.label(made_by),
+            elements=prod(flow.shape(made_by)),
+            made_at=step_of[made_by],
+            last_read_at=last_read_at,
+            readers=tuple(uses[made_by].readers),
+            feeds_addition=uses[made_by].feeds_addition,
+            leaves=uses[made_by].leaves,
+        )
+        for made_by, last_read_at in last_read.items()
+    )
+
+
+def _uses(flow: Dataflow) -> dict[str, _Use]:
+    uses: dict[str, _Use] = {}
+    for name in reversed([name for name in flow.graph if name in flow.data]):
+        use = uses[name] = _Use()
+        use.leaves = flow.is_output(name)
+        for reader in flow.graph.succ[name]:  # each is in ``flow.data``, as ``name`` is
+            if flow.layer(reader):
+                use.readers[flow.layer(reader)] = None
+            elif flow.is_addition(reader) and len(flow.data_inputs(reader)) > 1:
+                use.feeds_addition = True
+            else:
+                use.readers |= uses[reader].readers
+                use.feeds_addition |= uses[reader].feeds_addition
+                use.leaves |= uses[reader].leaves
+    return uses
+
+
+def outline(operations: nx.DiGraph) -> nx.DiGraph:
+    """The operations that have a layer, several sources or no reader; edges skip the others. Attributes stay."""
+    kept = nx.DiGraph()
+    sources: dict[str, list[str]] = {}
+    for node in nx.topological_sort(operations):
+        before = list(dict.fromkeys(s for p in operations.predecessors(node) for s in sources[p]))
+        data = operations.nodes[node]
+        is_end = not before or data.get("is_output") or not operations.out_degree(node)
+        if data.get("layer") or len(before) > 1 or is_end:
+            kept.add_node(node, **data)
+            kept.add_edges_from((source, node) for source in before)
+            sources[node] = [node]
+        else:
+            sources[node] = before
+    return kept

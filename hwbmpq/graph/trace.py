@@ -1,23 +1,156 @@
 """Follow a forward pass: torch.fx first, then torch.export, then hooks on a real pass."""
 
+import inspect
 import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hwbmpq.errors import TraceError
-from hwbmpq.graph.fxgraph import trace_with_export, trace_with_fx
 from hwbmpq.graph.hooks import trace_with_hooks
-from hwbmpq.graph.operations import Operation, Trace
+from hwbmpq.graph.operations import (
+    WEIGHTED_MODULES,
+    Operation,
+    Recorder,
+    TensorSource,
+    Trace,
+    call_facts,
+    clamps_negatives,
+    first_tensor,
+    plain_name,
+)
 from hwbmpq.quant.layers import as_float
 
 _log = logging.getLogger(__name__)
+
+
+class _Tracer(fx.Tracer):
+    """Stops at torch's own modules, except at those that hide weighted layers inside."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        if isinstance(m, nn.MultiheadAttention):
+            return True  # it uses its children's weights without calling them
+        hides_layers = any(isinstance(child, WEIGHTED_MODULES) for child in m.children())
+        return super().is_leaf_module(m, module_qualified_name) and not hides_layers
+
+
+def trace_with_fx(model: nn.Module, example: torch.Tensor) -> list[Operation]:
+    """Operations of ``model`` by symbolic tracing."""
+    graph = _Tracer().trace(model, concrete_args=_defaults_beyond_first(model))
+    return _operations(model, graph, example)
+
+
+def trace_with_export(model: nn.Module, example: torch.Tensor) -> list[Operation]:
+    """Operations of ``model`` from its exported program."""
+    program = torch.export.export(model, (example,), strict=False).module(check_guards=False)
+    assert isinstance(program, fx.GraphModule)
+    return _operations(program, program.graph, example)
+
+
+def _defaults_beyond_first(model: nn.Module) -> dict[str, Any]:
+    """Optional arguments of ``forward`` fixed at their defaults, so that ``if mask is None`` traces."""
+    arguments = list(inspect.signature(model.forward).parameters.values())[1:]
+    return {a.name: a.default for a in arguments if a.default is not a.empty}
+
+
+def _operations(root: nn.Module, graph: fx.Graph, example: torch.Tensor) -> list[Operation]:
+    """Run the graph on tensors that have shapes but no data; meta models have none to begin with."""
+    interpreter = _Interpreter(root, graph)
+    with nullcontext() if example.is_meta else FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        given = example if mode is None else mode.from_tensor(example)
+        with interpreter.recorder:
+            interpreter.run(given)
+    return interpreter.recorder.finish(interpreter.returned)
+
+
+class _Interpreter(fx.Interpreter):
+    """Runs the graph and records each operation."""
+
+    def __init__(self, root: nn.Module, graph: fx.Graph) -> None:
+        super().__init__(root, graph=graph)
+        self.recorder = Recorder(root)
+        self.returned: list[str] = []
+        self._parameter_of: dict[fx.Node, str] = {}
+        self._made_at: dict[fx.Node, int] = {}  # position of the operation that made a node's tensor
+
+    def run_node(self, n: fx.Node) -> Any:
+        read = [tensor for node in n.all_input_nodes if (tensor := first_tensor(self.env[node])) is not None]
+        result, changed, macs = self.recorder.run(partial(super().run_node, n), read)
+        if n.op == "output":
+            self.returned = list(self._inputs(n))
+            return result
+        tensor = first_tensor(result) if result is not None or not changed else changed[0]
+        if tensor is not None:
+            fields = self._fields(n, tensor)
+            self._made_at[n] = self.recorder.add(n.name, tensor, changed=changed, macs=macs, **fields)
+        return result
+
+    def _inputs(self, node: fx.Node) -> Iterator[str]:
+        """What it reads: the operations that made the tensors, or changed them (or a view) in place later."""
+        for read in node.all_input_nodes:
+            if read in self._made_at and (tensor := first_tensor(self.env[read])) is not None:
+                yield self.recorder.latest(tensor, self._made_at[read])
+
+    def _fields(self, node: fx.Node, tensor: torch.Tensor) -> dict[str, Any]:
+        """The fields of the node's ``Operation``."""
+        if node.op == "placeholder":
+            return {"kind": "input", "source": TensorSource.INPUT}
+        if node.op == "get_attr":
+            self._parameter_of[node] = self.recorder.parameter_name(tensor)
+            return self.recorder.attribute_fields(tensor)
+        inputs = tuple(self._inputs(node))
+        if node.op == "call_module":
+            return {**self._facts_of_module(str(node.target)), "inputs": inputs}
+        facts = call_facts(
+            _callee(node),
+            _module_path(node),
+            node.args,
+            node.kwargs,
+            reads=node.all_input_nodes,
+            name_of=lambda read: self._parameter_of.get(read, ""),
+        )
+        return {**facts, "inputs": inputs}
+
+    def _facts_of_module(self, path: str) -> dict[str, Any]:
+        module = self.module.get_submodule(path)
+        name_of = self.recorder.parameter_name
+        weighted = next((kind for kind in WEIGHTED_MODULES if isinstance(module, kind)), None)
+        kind = plain_name(
+            (weighted or type(module)).__name__
+        )  # a subclass of a weighted module counts as that
+        weight = module._parameters.get("weight") if weighted else None
+        return {
+            "kind": kind,
+            "module": path,
+            "parameters": tuple(filter(None, map(name_of, module.parameters()))),
+            "weight": name_of(weight),
+            "clamps_negatives": clamps_negatives(kind, (), vars(module)),
+        }
+
+
+def _callee(node: fx.Node) -> str:
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        target = target.overloadpacket
+    return plain_name(target if isinstance(target, str) else getattr(target, "__name__", str(target)))
+
+
+def _module_path(node: fx.Node) -> str:
+    """Where the call stands in the module tree; torch.export writes ``conv@1`` for a second call."""
+    stack = node.meta.get("nn_module_stack")
+    if not stack:
+        return ""
+    path = str(next(reversed(stack.values()))[0])
+    return ".".join(part.partition("@")[0] for part in path.split("."))
+
 
 _TRACERS: dict[str, Callable[[nn.Module, torch.Tensor], list[Operation]]] = {
     "fx": trace_with_fx,
@@ -27,7 +160,7 @@ _TRACERS: dict[str, Callable[[nn.Module, torch.Tensor], list[Operation]]] = {
 
 
 def trace(model: nn.Module, example_input: torch.Tensor) -> Trace:
-    """Write down what ``model`` does to one sample of ``example_input``.
+    """Record what ``model`` does to one sample of ``example_input``.
 
     Weights are never copied, and no forward pass is computed unless both torch.fx and torch.export
     fail. A model on the meta device is traced there. A quantized model is traced as the float network it
@@ -55,7 +188,7 @@ def trace(model: nn.Module, example_input: torch.Tensor) -> Trace:
 
 @contextmanager
 def _plain_evaluation(model: nn.Module) -> Iterator[None]:
-    """Evaluation without gradients, logs, warnings, and kernels that would hide products inside."""
+    """Evaluation without gradients, logs, warnings, and fused kernels that would hide products."""
     fused_attention = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
         stack.callback(torch.backends.mha.set_fastpath_enabled, fused_attention)

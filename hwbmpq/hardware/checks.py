@@ -6,11 +6,10 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from hwbmpq.hardware.document import YamlNode
-from hwbmpq.hardware.normalise import BLANK, block_of
-from hwbmpq.hardware.problems import ProfileProblem, unknown_key
+from hwbmpq.hardware.document import ProfileProblem, YamlNode, unknown_key
+from hwbmpq.hardware.normalise import BLANK
 from hwbmpq.hardware.profile import SCHEMA_ID, HardwareProfile
-from hwbmpq.hardware.schema import Array, Figure, LookupTableRef, short_keys
+from hwbmpq.hardware.schema import Array, Figure, LookupTableRef, block_of, fields_by_key, short_keys
 from hwbmpq.units import shown
 
 Location = tuple[str | int, ...]
@@ -18,14 +17,14 @@ Location = tuple[str | int, ...]
 
 def validate(root: YamlNode, problems: list[ProfileProblem]) -> HardwareProfile | None:
     """The profile, or None with every problem added to ``problems``."""
-    unfilled = [path for path, node in _walk(root, ()) if node.value == BLANK]
-    problems += _placed(root, [(path, "still to be filled in") for path in unfilled])
-    blanks = {root.find(*path).place for path in unfilled}
+    blanks = [node for node in root.walk() if node.value == BLANK]
+    problems += [node.problem("still to be filled in") for node in blanks]
+    places = {node.place for node in blanks}
     try:
-        profile = HardwareProfile.model_validate(_without_nulls(root).plain())
+        profile = HardwareProfile.model_validate(root.plain(nulls=False))
     except ValidationError as error:
         found = [_problem(root, item) for item in error.errors(include_url=False)]
-        problems += [problem for problem in found if problem.place not in blanks]
+        problems += [problem for problem in found if problem.place not in places]
         problems += _despite(root, error)
         return None
     found = _placed(root, _inconsistencies(profile))
@@ -45,7 +44,7 @@ _STAND_INS = {"schema": SCHEMA_ID, "name": "profile", "title": "profile", "class
 
 def _despite(root: YamlNode, error: ValidationError) -> list[ProfileProblem]:
     """What is wrong besides: the checks of origins and names on what is left without the wrong entries."""
-    data = _without_nulls(root).plain()
+    data = root.plain(nulls=False)
     for item in error.errors(include_url=False):
         _remove(data, item["loc"])
     for key, value in _STAND_INS.items():
@@ -75,24 +74,6 @@ def _remove(data: Any, path: Location) -> None:
             break
     if isinstance(owner, dict):
         owner.pop(name, None)
-
-
-def _walk(node: YamlNode, path: Location) -> Iterator[tuple[Location, YamlNode]]:
-    yield path, node
-    for key, child in node.mapping.items():
-        yield from _walk(child, (*path, key))
-    for index, child in enumerate(node.items):
-        yield from _walk(child, (*path, index))
-
-
-def _without_nulls(node: YamlNode) -> YamlNode:
-    """``null`` means unknown, which is the same as absent."""
-    if isinstance(node.value, dict):
-        kept = {key: _without_nulls(child) for key, child in node.value.items() if child.value is not None}
-        return node.holding(kept)
-    if isinstance(node.value, list):
-        return node.holding([_without_nulls(child) for child in node.value])
-    return node
 
 
 _EXPECTED = {
@@ -142,18 +123,14 @@ def _keys_at(path: Location) -> list[str]:
     for step in path:
         if model is None or isinstance(step, int):
             continue
-        fields = {info.alias or name: info for name, info in model.model_fields.items()}
+        fields = fields_by_key(model)
         if step == "sources":
             model = None
         elif step in fields:
-            model = block_of(fields[step]) or (Figure if _is_figure(fields[step].annotation) else None)
+            model = block_of(fields[step])
     if model is None:
         return []
-    return [*short_keys(model), *(info.alias or name for name, info in model.model_fields.items())]
-
-
-def _is_figure(annotation: Any) -> bool:
-    return annotation is Figure or Figure in getattr(annotation, "__args__", ())
+    return [*short_keys(model), *fields_by_key(model)]
 
 
 def _inconsistencies(profile: HardwareProfile) -> Iterator[tuple[Location, str]]:

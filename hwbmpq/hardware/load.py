@@ -1,27 +1,114 @@
 """Reads profiles: finds them, puts them together from their bases, checks them, and reads their tables."""
 
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
+import platformdirs
+
+from hwbmpq.errors import UnknownNameError
 from hwbmpq.hardware import document, lookup_table
 from hwbmpq.hardware.checks import validate
-from hwbmpq.hardware.document import YamlNode, parse_document
-from hwbmpq.hardware.files import (
-    SUFFIXES,
-    is_inside,
-    is_there,
-    locate,
-    named_files,
-    profile_files,
-    read_bytes,
-    search_folders,
-)
-from hwbmpq.hardware.inherit import apply_mode, merge
+from hwbmpq.hardware.document import Place, ProfileError, ProfileProblem, YamlNode, parse_document
 from hwbmpq.hardware.lookup_table import LookupTable, parse_lookup_table
-from hwbmpq.hardware.normalise import normalise
-from hwbmpq.hardware.problems import Place, ProfileError, ProfileProblem
+from hwbmpq.hardware.normalise import apply_mode, merge, normalise
 from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.schema import is_name
+
+SUFFIXES = (".yaml", ".yml")
+FOLDER_VARIABLE = "HWBMPQ_PROFILES"
+
+
+def shipped_folder() -> Path:
+    """Where the profiles that come with hwbmpq are."""
+    return Path(str(resources.files("hwbmpq.hardware_profiles")))
+
+
+def user_folders() -> tuple[Path, ...]:
+    """Where the user's own profiles are: ``HWBMPQ_PROFILES`` (several with the path separator), or the
+    platform's configuration folder."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    if named:
+        return tuple(Path(folder).expanduser() for folder in named.split(os.pathsep) if folder)
+    return (Path(platformdirs.user_config_dir("hwbmpq", appauthor=False)) / "profiles",)
+
+
+def missing_folders() -> tuple[Path, ...]:
+    """Folders that ``HWBMPQ_PROFILES`` names and that are not there."""
+    return tuple(
+        folder for folder in user_folders() if os.environ.get(FOLDER_VARIABLE) and not os.path.exists(folder)
+    )
+
+
+def search_folders() -> tuple[Path, ...]:
+    """Where a name is looked up, in this order."""
+    return (*user_folders(), shipped_folder())
+
+
+def profile_files() -> Iterator[Path]:
+    """Every profile file of the search path, bases included."""
+    for folder in search_folders():
+        try:
+            yield from sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
+        except OSError:  # no such folder, or not for us to read: the others may have it
+            continue
+
+
+def locate(target: str) -> tuple[Path, str]:
+    """The file of a target, and its mode."""
+    before, _, after = target.rpartition("@")
+    for spec, mode in [(target, ""), *([(before, after)] if before and after else [])]:
+        is_path = Path(spec).name != spec
+        if (is_path or spec.endswith(SUFFIXES)) and os.path.exists(spec):
+            return Path(spec), mode
+        found = next(named_files(_stem(spec), search_folders()), None)
+        if found is not None:
+            return found, mode
+    if os.sep in target:
+        raise ProfileError.at(Place(file=target), "no such file")
+    folders = ", ".join(map(str, search_folders()))
+    name = _stem(target.partition("@")[0])
+    known = {path.stem for path in profile_files() if not path.stem.startswith("_")}
+    raise UnknownNameError(
+        "hardware profile", name, known, hint=f"`hwbmpq targets list` shows them all; looked in {folders}"
+    )
+
+
+def _stem(name: str) -> str:
+    return name.removesuffix(".yaml").removesuffix(".yml")
+
+
+def named_files(name: str, folders: Sequence[Path]) -> Iterator[Path]:
+    """Files of that name. A name is not a path: separators do not match."""
+    if name and Path(name).name == name and name not in (".", ".."):
+        paths = (folder / f"{name}{suffix}" for folder in folders for suffix in SUFFIXES)
+        yield from (path for path in paths if os.path.isfile(path))
+
+
+def is_inside(path: Path, folders: Sequence[Path]) -> bool:
+    """Whether a regular file lies in one of the folders, links followed."""
+    real = Path(os.path.realpath(path)) if os.path.isfile(path) else None
+    return real is not None and any(real.is_relative_to(os.path.realpath(folder)) for folder in folders)
+
+
+def read_bytes(path: Path, most: int, allowed: Sequence[Path] | None = None) -> bytes:
+    """At most ``most`` bytes and one, of a regular file (which ends) in one of the allowed folders."""
+    if not os.path.exists(path):
+        message = "no such file"
+    elif not os.path.isfile(path):
+        message = "not a regular file"
+    elif allowed is not None and not is_inside(path, allowed):
+        message = "leads outside the profile's folder and the search path"
+    else:
+        try:
+            with path.open("rb") as file:
+                return file.read(most + 1)
+        except OSError as error:
+            message = f"cannot be read: {error.strerror or error}"
+    raise ProfileError.at(Place(file=str(path)), message)
+
 
 MOST_MODES = 64
 MOST_TABLES = 16
@@ -69,7 +156,7 @@ def load_profile(target: str | Path) -> HardwareProfile:
 def check_profile(target: str | Path) -> HardwareProfile:
     """Read a profile with all its modes; ``ProfileError`` lists everything that is wrong with any of them."""
     path = Path(target)
-    if not is_there(path) and path.suffix not in SUFFIXES:
+    if not os.path.exists(path) and path.suffix not in SUFFIXES:
         path, _ = locate(str(target))
     return _read(path, "", all_modes=True)
 
@@ -110,7 +197,7 @@ def _check_name(node: YamlNode, path: Path, problems: list[ProfileProblem]) -> N
         message = f"{name.value[:80]!r} in a file called {path.name}: write `name: {path.stem}`"
         if not is_name(path.stem):
             message = f"the file has to be called {name.value[:80]}.yaml"
-        problems.append(ProfileProblem(place=name.place, field="name", message=message))
+        problems.append(name.problem(message))
 
 
 def _chain(path: Path, problems: list[ProfileProblem]) -> list[tuple[Path, YamlNode]]:
@@ -150,34 +237,26 @@ def _base(extends: YamlNode, child: Path, folders: list[Path], seen: list[Path])
 
 def _tables(root: YamlNode, folders: list[Path], problems: list[ProfileProblem]) -> dict[str, LookupTable]:
     """The lookup tables that a profile names, from the folders of the files that make it up."""
-    refs = root.mapping["lookup_tables"].items if "lookup_tables" in root.mapping else []
-    if len(refs) > MOST_TABLES:
-        message = f"{len(refs)} tables; a profile has at most {MOST_TABLES}"
-        problems.append(
-            ProfileProblem(place=root.find("lookup_tables").place, field="lookup_tables", message=message)
-        )
+    listed = root.find("lookup_tables")
+    if len(listed.items) > MOST_TABLES:
+        problems.append(listed.problem(f"{len(listed.items)} tables; a profile has at most {MOST_TABLES}"))
         return {}
     found: dict[str, LookupTable] = {}
     left = lookup_table.MOST_BYTES
-    for index, ref in enumerate(refs):
-        entries = {key: node.value for key, node in ref.mapping.items()}
+    for ref in listed.items:
+        entries = ref.plain() if ref.mapping else {}
         name, file, sha256 = (entries.get(key) for key in ("id", "file", "sha256"))
         if not isinstance(name, str) or not isinstance(file, str):
             continue  # the schema says so
-        path = _table_file(file, ref.mapping["file"].place, folders)
-        if path is None:
-            message = f"no file {file[:80]!r} in the profile's folder or the search path"
-            field = f"lookup_tables.{index}.file"
-            problems.append(ProfileProblem(place=ref.mapping["file"].place, field=field, message=message))
-            continue
         try:
-            content = read_bytes(path, left, None)
+            path = _table_file(ref.mapping["file"], file, folders)
+            content = read_bytes(path, left)
             left -= len(content)
             if left < 0:
-                message = (
-                    f"the tables of a profile are larger than {lookup_table.MOST_BYTES >> 20} MiB together"
+                most = f"{lookup_table.MOST_BYTES >> 20} MiB"
+                raise ProfileError.at(
+                    Place(file=str(path)), f"the tables of a profile are larger than {most} together"
                 )
-                raise ProfileError.at(Place(file=str(path)), message)
             found[name] = parse_lookup_table(
                 content, str(path), sha256=sha256 if isinstance(sha256, str) else None
             )
@@ -186,8 +265,11 @@ def _tables(root: YamlNode, folders: list[Path], problems: list[ProfileProblem])
     return found
 
 
-def _table_file(file: str, spoken_of: Place, folders: list[Path]) -> Path | None:
-    """The file of a table: beside the profile that speaks of it, beside its bases, or in the search path."""
-    own = Path(spoken_of.file).parent
-    allowed = list(dict.fromkeys([own, *folders[::-1], *search_folders()]))
-    return next((folder / file for folder in allowed if is_inside(folder / file, allowed)), None)
+def _table_file(node: YamlNode, file: str, folders: list[Path]) -> Path:
+    """The file of a table: beside the profile that names it, beside its bases, or in the search path."""
+    allowed = list(dict.fromkeys([Path(node.place.file).parent, *folders[::-1], *search_folders()]))
+    found = next((folder / file for folder in allowed if is_inside(folder / file, allowed)), None)
+    if found is None:
+        message = f"no file {file[:80]!r} in the profile's folder or the search path"
+        raise ProfileError([node.problem(message)])
+    return found

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
-from hwbmpq.hardware.problems import Place, ProfileError, ProfileProblem, unknown_key
+from hwbmpq.hardware.document import Place, ProfileError, ProfileProblem, unknown_key
 from hwbmpq.hardware.schema import known_op
 
 MOST_BYTES = 8 << 20
@@ -130,22 +130,21 @@ class LookupTable(_Block):
     overheads: Overheads | None = None
     entries: tuple[TableEntry, ...] = Field(min_length=1, max_length=200_000)
 
-    _index: dict[tuple[KeyValue | None, ...], TableEntry] = PrivateAttr(default_factory=dict)
-    _classes: dict[tuple[KeyValue | None, ...], list[TableEntry]] = PrivateAttr(default_factory=dict)
-    _logarithms: dict[int, tuple[float, ...]] = PrivateAttr(default_factory=dict)
+    _index: dict[tuple[KeyValue, ...], TableEntry] = PrivateAttr(default_factory=dict)
+    _classes: dict[tuple[KeyValue, ...], list[TableEntry]] = PrivateAttr(default_factory=dict)
 
     def model_post_init(self, context: Any) -> None:
         for name in ("op", *WIDTH_KEYS):
             if name not in self.key:
                 raise ValueError(f"the table's key lacks {name!r}")
         for entry in self.entries:
-            key = tuple(getattr(entry, name) for name in self.key)
+            values = {name: getattr(entry, name) for name in self.key}
+            key = tuple(values.values())
             if None in key:
                 raise ValueError(f"an entry lacks {self.key[key.index(None)]!r}, which is in the table's key")
             if self._index.setdefault(key, entry) is not entry:
-                raise ValueError(f"two entries for {self.shown(dict(zip(self.key, key, strict=True)))}")
-            self._classes.setdefault(self._class_of(entry), []).append(entry)
-            self._logarithms[id(entry)] = self._sizes({name: getattr(entry, name) for name in self.key})
+                raise ValueError(f"two entries for {self.shown(values)}")
+            self._classes.setdefault(self._class_of(values), []).append(entry)
 
     @property
     def quantity(self) -> str:
@@ -157,11 +156,10 @@ class LookupTable(_Block):
         """From a value to ms or uJ; for cycles, to cycles."""
         return UNITS[self.unit][1]
 
-    def _class_of(self, entry: TableEntry | Mapping[str, KeyValue]) -> tuple[KeyValue | None, ...]:
-        values = entry if isinstance(entry, Mapping) else {name: getattr(entry, name) for name in self.key}
-        is_depthwise = str(values["op"]).startswith("dw")  # its groups are its channels
+    def _class_of(self, geometry: Mapping[str, KeyValue]) -> tuple[KeyValue, ...]:
+        is_depthwise = str(geometry["op"]).startswith("dw")  # its groups are its channels
         names = [name for name in (*CLASS_KEYS, *WIDTH_KEYS) if name in self.key]
-        return tuple(values[name] for name in names if not (is_depthwise and name == "groups"))
+        return tuple(geometry[name] for name in names if not (is_depthwise and name == "groups"))
 
     def exact(self, geometry: Mapping[str, KeyValue]) -> TableEntry | None:
         """The entry for exactly this layer."""
@@ -173,19 +171,14 @@ class LookupTable(_Block):
 
     def nearest(self, geometry: Mapping[str, KeyValue]) -> TableEntry | None:
         """Of the neighbours, the one whose sizes are nearest on a logarithmic scale, of the same stride if any."""
-        here = self._sizes(geometry)
+        sizes = {name: math.log(int(geometry[name]) + 1) for name in SIZE_KEYS if name in self.key}  # type: ignore[arg-type]
         stride = geometry["stride"] if "stride" in self.key else None
 
         def distance(entry: TableEntry) -> tuple[bool, float]:
-            apart = sum(
-                abs(one - other) for one, other in zip(self._logarithms[id(entry)], here, strict=True)
-            )
+            apart = sum(abs(math.log(getattr(entry, name) + 1) - size) for name, size in sizes.items())
             return stride is not None and entry.stride != stride, apart
 
         return min(self.neighbours(geometry), key=distance, default=None)
-
-    def _sizes(self, geometry: Mapping[str, Any]) -> tuple[float, ...]:
-        return tuple(math.log(geometry[name] + 1) for name in SIZE_KEYS if name in self.key)
 
     def shown(self, geometry: Mapping[str, KeyValue]) -> str:
         """The key of a layer as a person reads it."""

@@ -1,15 +1,15 @@
-"""``HardwareProfile``: what one device supports and what it costs."""
+"""``HardwareProfile``: what one device supports and costs, and which widths a layer may take on it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, PrivateAttr
 
-from hwbmpq.hardware.document import YamlNode
-from hwbmpq.hardware.formats import WidthPair, common_compute
+from hwbmpq.errors import UnsupportedPrecisionError
+from hwbmpq.hardware.document import Place, YamlNode
 from hwbmpq.hardware.lookup_table import LookupTable
-from hwbmpq.hardware.problems import Place
 from hwbmpq.hardware.schema import (
     Block,
     Clock,
@@ -28,8 +28,11 @@ from hwbmpq.hardware.schema import (
     QuantityName,
     Source,
     Text,
+    WidthPair,
+    common_compute,
 )
 from hwbmpq.units import Dimension
+from hwbmpq.values import Layer, Precision
 
 SCHEMA_ID = "hwbmpq/profile/v1"
 
@@ -38,16 +41,16 @@ class HardwareProfile(Block):
     """What one device supports and what it costs."""
 
     schema_id: Literal["hwbmpq/profile/v1"] = Field(alias="schema")
-    name: Name = Field(description="the file's name without .yaml")
+    name: Name
+    """The file's name without .yaml."""
     title: Text
     device_class: Literal["gpu", "cpu", "mcu", "npu", "fpga", "abstract"] = Field(alias="class")
-    extends: Name | None = Field(
-        default=None, description="a profile to take everything from that is not said here"
-    )
-    abstract: bool = Field(default=False, description="only to be extended, not a device")
-    caveats: tuple[Text, ...] = Field(
-        default=(), description="what a user must know before trusting a result"
-    )
+    extends: Name | None = None
+    """A profile to take everything from that is not said here."""
+    abstract: bool = False
+    """Only to be extended, not a device."""
+    caveats: tuple[Text, ...] = ()
+    """What a user must know before trusting a result."""
     sources: dict[Name, Source] = Field(default_factory=dict)
     precisions: Precisions = Precisions()
     clock: Clock = Clock()
@@ -58,14 +61,13 @@ class HardwareProfile(Block):
     lookup_tables: tuple[LookupTableRef, ...] = ()
     constraints: Constraints = Constraints()
     budgets: dict[Name, Text | Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
-        default_factory=dict, description="default budgets by cost: {flash: 1 MiB, latency: 8 ms}"
+        default_factory=dict
     )
-    cost_models: dict[QuantityName, CostChoice] = Field(
-        default_factory=dict, description="which model answers for latency, energy, memory"
-    )
-    modes: dict[Name, dict[str, Any]] = Field(
-        default_factory=dict, description="named overrides with dotted keys: {5w: {clock.core: 614.4 MHz}}"
-    )
+    """Default budgets by cost: {flash: 1 MiB, latency: 8 ms}."""
+    cost_models: dict[QuantityName, CostChoice] = Field(default_factory=dict)
+    """Which model answers for latency, energy, memory."""
+    modes: dict[Name, dict[str, Any]] = Field(default_factory=dict)
+    """Named overrides with dotted keys: {5w: {clock.core: 614.4 MHz}}."""
 
     _mode: str = PrivateAttr("")
     _files: tuple[str, ...] = PrivateAttr(())
@@ -126,6 +128,10 @@ class HardwareProfile(Block):
             for pair in spoken
         )
 
+    def pairs_for(self, op: str) -> list[WidthPair]:
+        """The pairs that an operation has."""
+        return [pair for pair in self.pairs if not pair.ops or op in pair.ops]
+
     def figures(self) -> Iterator[tuple[str, Figure, Dimension]]:
         """Every figure with its dotted path and dimension."""
         yield from _figures("", self)
@@ -145,3 +151,199 @@ def _figures(path: str, block: BaseModel) -> Iterator[tuple[str, Figure, Dimensi
         elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
             for index, item in enumerate(value):
                 yield from _figures(f"{here}.{getattr(item, 'name', index)}", item)
+
+
+PAPER_WIDTHS = {2, 4}
+"""BMPQ's candidates, taken where a device has them."""
+WIDEST_INTEGER_ACTIVATION = 8
+END_BITS = 16
+
+
+def op_of(layer: Layer) -> str:
+    """What profiles call this layer: its kind, with ``dw`` before it if it is depthwise."""
+    return f"dw{layer.kind}" if layer.is_depthwise else layer.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """The pair that runs when a precision is asked for."""
+
+    pair: WidthPair
+    is_promoted: bool
+
+
+class WidthFinder:
+    """Finds what runs on one device, and remembers it: networks ask for the same again and again."""
+
+    def __init__(self, profile: HardwareProfile) -> None:
+        self._profile = profile
+        self._found: dict[tuple[str, Precision], Execution] = {}
+
+    def execution(self, op: str, precision: Precision) -> Execution:
+        """What runs; ``UnsupportedPrecisionError`` if nothing does. Only ``promote`` widens a width."""
+        key = (op, precision)
+        if key not in self._found:
+            runs = sorted(self._profile.pairs_for(op), key=lambda pair: bool(pair.ops))
+            pairs = {pair.precision: pair for pair in runs}  # one that names the operation wins
+            promote = self._profile.precisions.promote
+            promoted = Precision(
+                weight_bits=promote.get(precision.weight_bits, precision.weight_bits),
+                activation_bits=promote.get(precision.activation_bits, precision.activation_bits),
+            )
+            pair = pairs.get(precision, pairs.get(promoted))
+            if pair is None:
+                raise UnsupportedPrecisionError(
+                    f"profile {self._profile.target!r} does not run {op} at {precision}; "
+                    f"it runs {', '.join(map(str, sorted(pairs))) or 'no width'}"
+                )
+            self._found[key] = Execution(pair, is_promoted=pair.precision != precision)
+        return self._found[key]
+
+
+def weight_widths(profile: HardwareProfile, op: str = "*") -> tuple[int, ...]:
+    """Integer weight widths that a device has for an operation, ascending."""
+    return tuple(sorted({pair.weight.bits for pair in profile.pairs_for(op) if not pair.weight.is_float}))
+
+
+def common_widths(layers: Iterable[Layer], profile: HardwareProfile) -> tuple[int, ...] | None:
+    """The integer weight widths that all of a network's operations have; None if there is none."""
+    ops = {op_of(layer) for layer in layers if not layer.is_end} or {"*"}
+    shared = set.intersection(*(set(weight_widths(profile, op)) for op in ops))
+    return tuple(sorted(shared)) or None
+
+
+def candidates(
+    profile: HardwareProfile,
+    bits: Sequence[int] | None = None,
+    *,
+    activation_bits: str | int = "same",
+    op: str = "*",
+) -> tuple[Precision, ...]:
+    """One ``Precision`` per candidate weight width, ascending.
+
+    ``bits``: the weight widths, each of which must be supported; by default the device's among {2, 4}, or all it
+    has if that leaves nothing to choose. ``activation_bits`` says which activation width goes with them: ``same``
+    (or the next wider one that runs with it), ``widest`` (one for all, at most 8 bits where integer, else float),
+    ``float``, or a number. Of several pairs, those with an existing kernel are preferred.
+    """
+    if bits is None:
+        bits = weight_widths(profile, op)
+        papers = set(bits) & PAPER_WIDTHS
+        bits = bits if len(papers) < 2 else tuple(papers)
+    runs = {width: _pairs_of(profile, width, op) for width in sorted(set(bits))}
+    for width, pairs in runs.items():
+        if not pairs:
+            raise _unsupported(profile, op, f"{width}-bit weights")
+    finder = WidthFinder(profile)
+    activations = [{pair.activation.bits for pair in pairs} for pairs in runs.values()]
+    common = set.intersection(*activations) if activations else set()
+    found = []
+    for width, pairs in runs.items():
+        chosen = _activation(pairs, width, activation_bits, common)
+        if chosen is None:
+            raise _unsupported(profile, op, f"{width}-bit weights and {activation_bits} activations")
+        precision = Precision(weight_bits=width, activation_bits=chosen)
+        finder.execution(op, precision)  # raises if the device does not run it
+        found.append(precision)
+    return tuple(found)
+
+
+def _unsupported(profile: HardwareProfile, op: str, what: str) -> UnsupportedPrecisionError:
+    pairs = [f"{pair} ({', '.join(pair.ops)} only)" if pair.ops else str(pair) for pair in profile.pairs]
+    return UnsupportedPrecisionError(
+        f"profile {profile.target!r} does not run {op} with {what}; its pairs: {', '.join(pairs)}"
+    )
+
+
+_KERNELS = ("vendor", "user", "none")
+
+
+def _pairs_of(profile: HardwareProfile, width: int, op: str) -> list[WidthPair]:
+    """The pairs that run a weight width, itself or promoted, of the best kind of kernel that there is."""
+    pairs = profile.pairs_for(op)
+    runs = [pair for pair in pairs if pair.weight.bits == width]
+    if not runs:
+        runs = [pair for pair in pairs if pair.weight.bits == profile.precisions.promote.get(width)]
+    best = min((_KERNELS.index(pair.kernel) for pair in runs), default=0)
+    return [pair for pair in runs if _KERNELS.index(pair.kernel) == best]
+
+
+def _activation(runs: Sequence[WidthPair], width: int, policy: str | int, common: set[int]) -> int | None:
+    """The activation width that goes with a weight width, of those that run with it."""
+    if isinstance(policy, int):
+        return policy
+    integers = sorted(pair.activation.bits for pair in runs if not pair.activation.is_float)
+    floats = sorted(pair.activation.bits for pair in runs if pair.activation.is_float)
+    if policy == "same":
+        wide_enough = [bits for bits in integers if bits >= width]
+        return next(iter([*wide_enough, *floats, *integers[-1:]]), None)
+    if policy == "widest":
+        integers = [bits for bits in integers if bits in common] or integers
+        narrow = [bits for bits in integers if bits <= WIDEST_INTEGER_ACTIVATION]
+        return next(iter([*narrow[-1:], *floats, *integers]), None)
+    if policy == "float":
+        return next(iter(floats), None)
+    raise ValueError(f"activation_bits={policy!r}: use 'same', 'widest', 'float' or a number")
+
+
+def first_last_precision(profile: HardwareProfile, op: str = "*") -> Precision:
+    """The widths of the first and the last layer.
+
+    What the profile's ``first_last`` says; else 16 bits if the device has them (int16 or fp16); else its
+    widest pair.
+    """
+    ends = profile.constraints.first_last
+    if ends is not None:
+        return Precision(weight_bits=ends.w.bits, activation_bits=ends.a.bits)
+    pairs = [pair.precision for pair in profile.pairs_for(op)]
+    if not pairs:
+        raise _unsupported(profile, op, "any width")
+    sixteen = Precision(weight_bits=END_BITS, activation_bits=END_BITS)
+    return sixteen if sixteen in pairs else max(pairs)
+
+
+def layer_candidates(
+    layers: Iterable[Layer],
+    profile: HardwareProfile,
+    bits: Sequence[int] | None = None,
+    *,
+    activation_bits: str | int = "same",
+) -> dict[str, tuple[Precision, ...]]:
+    """The precisions that each layer may take, by name: ``candidates`` of its operation, or its one
+    precision if it is an end of the network."""
+    by_op: dict[str, tuple[Precision, ...]] = {}
+    found = {}
+    for layer in layers:
+        op = op_of(layer)
+        if op not in by_op and not layer.is_end:
+            try:
+                by_op[op] = candidates(profile, bits, activation_bits=activation_bits, op=op)
+            except UnsupportedPrecisionError as error:
+                raise UnsupportedPrecisionError(
+                    f"layer {layer.name!r} ({op}): {error}", hint=error.hint
+                ) from None
+        found[layer.name] = (first_last_precision(profile, op),) if layer.is_end else by_op[op]
+    return found
+
+
+def trained_precisions(
+    layers: Iterable[Layer], profile: HardwareProfile, bits: Mapping[str, Precision]
+) -> dict[str, Precision]:
+    """What to quantize at while training so that the device, running ``bits``, computes the same.
+
+    Narrow weights beside float activations (weight-only kernels) leave the activations in float.
+    """
+    finder = WidthFinder(profile)
+    return {
+        layer.name: finder.execution(op_of(layer), bits[layer.name]).pair.trained(bits[layer.name])
+        for layer in layers
+    }
+
+
+def uniform(choices: Mapping[str, Sequence[Precision]], weight_bits: int) -> dict[str, Precision]:
+    """Every layer at one weight width; where a layer does not have it, at its next wider or else its widest."""
+    found = {}
+    for name, precisions in choices.items():
+        wide_enough = [precision for precision in precisions if precision.weight_bits >= weight_bits]
+        found[name] = min(wide_enough) if wide_enough else max(precisions)
+    return found

@@ -1,11 +1,13 @@
-"""The blocks of a profile: their fields, types, units and meaning.
+"""The blocks of a profile: number formats, fields, types, units and meaning.
 
-A *figure* is a number about the device with its origin. Loading (``load.py``) brings every figure to the
+A *figure* is a number about the device with its origin. ``normalise.py`` brings every figure to the
 form ``{value, kind, src}`` in the unit of its key before these models see it.
 """
 
 import re
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, replace
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -18,24 +20,82 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from hwbmpq.hardware.formats import NumberFormat, parse_format
-from hwbmpq.units import (
-    BYTES,
-    BYTES_PER_CYCLE,
-    BYTES_PER_SECOND,
-    CYCLES,
-    HERTZ,
-    MACS_PER_CYCLE,
-    MACS_PER_SECOND,
-    NANOMETRES,
-    PICOJOULES_PER_BIT,
-    PICOJOULES_PER_MAC,
-    PICOJOULES_PER_OPERATION,
-    PLAIN,
-    VOLTS,
-    WATTS,
-    Dimension,
-)
+from hwbmpq import units as u  # a block has a field called `units`
+from hwbmpq.values import FLOAT_BITS, MAX_BITS, MIN_BITS, Precision
+
+_INTEGER = re.compile(r"u?int(\d{1,2})")
+FLOATS = {"fp16": 16, "bf16": 16, "fp32": 32}
+
+
+@dataclass(frozen=True, slots=True)
+class NumberFormat:
+    """How a number is stored."""
+
+    name: str
+    bits: int
+
+    @property
+    def is_float(self) -> bool:
+        return self.name in FLOATS
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def parse_format(name: str) -> NumberFormat:
+    """The format of that name; ``ValueError`` if hwbmpq has no quantizer for it.
+
+    >>> parse_format("uint4").bits, parse_format("fp16").is_float
+    (4, True)
+    """
+    if name in FLOATS:
+        return NumberFormat(name, FLOATS[name])
+    match = _INTEGER.fullmatch(name)
+    if match and MIN_BITS <= int(match[1]) <= MAX_BITS:
+        return NumberFormat(name, int(match[1]))
+    raise ValueError(
+        f"{name!r} is not a number format: use int{MIN_BITS} to int{MAX_BITS}, uint{MIN_BITS} to uint{MAX_BITS}, "
+        f"{', '.join(FLOATS)}"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WidthPair:
+    """A weight and an activation format that the device runs together."""
+
+    weight: NumberFormat
+    activation: NumberFormat
+    compute: str
+    """The arithmetic that executes it: the format both are brought to."""
+    kernel: str = "vendor"
+    """``vendor``: a kernel exists. ``user``: you have to write it. ``none``: storage only."""
+    ops: tuple[str, ...] = ()
+    """Operations that have it; empty means all."""
+
+    @property
+    def precision(self) -> Precision:
+        """The widths as they are stored, which is what costs count."""
+        return Precision(weight_bits=self.weight.bits, activation_bits=self.activation.bits)
+
+    @property
+    def training(self) -> Precision:
+        """The widths to quantize to while training: narrow weights beside float activations leave those in float."""
+        return self.trained(self.precision)
+
+    def trained(self, precision: Precision) -> Precision:
+        """The same for a precision that this pair runs, be it a narrower one that is promoted to it."""
+        weight_only = self.activation.is_float and not self.weight.is_float
+        return replace(precision, activation_bits=FLOAT_BITS) if weight_only else precision
+
+    def __str__(self) -> str:
+        return f"{self.weight}×{self.activation}"
+
+
+def common_compute(weight: NumberFormat, activation: NumberFormat) -> str:
+    """Where a pair does not say how it is computed: in the wider of its formats, in float if one is."""
+    floats = [fmt for fmt in (weight, activation) if fmt.is_float]
+    return max(floats or [weight, activation], key=lambda fmt: fmt.bits).name.removeprefix("u")
+
 
 OPS = (
     *(f"{prefix}conv{n}d" for prefix in ("", "dw") for n in (1, 2, 3)),
@@ -101,15 +161,21 @@ class Block(BaseModel):
     """A group of keys. Unknown keys are refused."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, populate_by_name=True, arbitrary_types_allowed=True
+        extra="forbid",
+        frozen=True,
+        populate_by_name=True,
+        arbitrary_types_allowed=True,
+        use_attribute_docstrings=True,
     )
 
 
 class Sourced(Block):
     """A block whose ``kind`` and ``src`` hold for the bare numbers in it."""
 
-    kind: Kind | None = Field(default=None, description="origin of the bare numbers in this block")
-    src: SourceIds = Field(default=(), description="ids in `sources` of the bare numbers in this block")
+    kind: Kind | None = None
+    """Origin of the bare numbers in this block."""
+    src: SourceIds = ()
+    """Ids in `sources` of the bare numbers in this block."""
     note: Text | None = None
 
     @property
@@ -121,24 +187,42 @@ class Figure(Sourced):
     """A number about the device, and where it comes from."""
 
     value: float = Field(allow_inf_nan=False)
-    kind: Kind | None = Field(default=None, description="how the figure was obtained")
-    src: SourceIds = Field(default=(), description="ids in `sources`; may be left out for `kind: assumed`")
-    uncertainty: float | None = Field(
-        default=None, ge=0, allow_inf_nan=False, description="± in the figure's unit"
-    )
+    kind: Kind | None = None
+    """How the figure was obtained."""
+    src: SourceIds = ()
+    """Ids in `sources`; may be left out for `kind: assumed`."""
+    uncertainty: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """± in the figure's unit."""
 
 
+@dataclass(frozen=True, slots=True)
 class Quantity:
     """Marks a field as a figure with a dimension."""
 
-    def __init__(self, dimension: Dimension, *, may_be_zero: bool = False) -> None:
-        self.dimension = dimension
-        self.may_be_zero = may_be_zero
+    dimension: u.Dimension
+    may_be_zero: bool = False
 
 
 def quantity_of(info: FieldInfo) -> Quantity | None:
     """The mark of a field that is a figure."""
     return next((mark for mark in info.metadata if isinstance(mark, Quantity)), None)
+
+
+def fields_by_key(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields of a block by the key that files give them."""
+    return {info.alias or name: info for name, info in model.model_fields.items()}
+
+
+def block_of(info: FieldInfo) -> type[BaseModel] | None:
+    """The model of a field that is a block or a list of blocks."""
+    waiting = [info.annotation]
+    while waiting:
+        annotation = waiting.pop()
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            return annotation
+        if get_origin(annotation) in (tuple, list, Union, UnionType):
+            waiting += get_args(annotation)
+    return None
 
 
 def short_keys(model: type[BaseModel]) -> dict[str, str]:
@@ -155,7 +239,8 @@ def short_keys(model: type[BaseModel]) -> dict[str, str]:
 class Source(Block):
     """Where figures come from."""
 
-    kind: Text = Field(description="vendor_doc, paper, code, spec_page, measurement, …")
+    kind: Text
+    """vendor_doc, paper, code, spec_page, measurement, …"""
     title: Text
     url: Text | None = None
     commit: Text | None = None
@@ -168,41 +253,36 @@ class PairSpec(Block):
 
     w: Format
     a: Format
-    compute: Format | None = Field(
-        default=None, description="the arithmetic that executes it (int4 weights may run as int8)"
-    )
-    kernel: Literal["vendor", "user", "none"] = Field(
-        default="vendor", description="vendor: a kernel exists; user: you write it; none: storage only"
-    )
-    ops: Ops = Field(default=(), description="operations that have it; all if left out")
+    compute: Format | None = None
+    """The arithmetic that executes it (int4 weights may run as int8)."""
+    kernel: Literal["vendor", "user", "none"] = "vendor"
+    """vendor: a kernel exists; user: you write it; none: storage only."""
+    ops: Ops = ()
+    """Operations that have it; all if left out."""
 
 
 class Precisions(Sourced):
     """Which widths the device stores and runs."""
 
-    weights: tuple[Format, ...] = Field(default=(), description="formats that weights are stored in")
-    activations: tuple[Format, ...] = Field(default=(), description="formats that activations are stored in")
-    pairs: tuple[PairSpec, ...] | None = Field(
-        default=None,
-        description="supported (weight, activation) pairs; the product of the two lists if left out",
-    )
-    promote: dict[int, int] = Field(
-        default_factory=dict, description="a width without a kernel is stored and run at this one: {3: 4}"
-    )
-    simd_channels: dict[Name, Annotated[int, Field(ge=1, le=4096)]] = Field(
-        default_factory=dict, description="output channels are padded to a multiple of this, by weight format"
-    )
+    weights: tuple[Format, ...] = ()
+    """Formats that weights are stored in."""
+    activations: tuple[Format, ...] = ()
+    """Formats that activations are stored in."""
+    pairs: tuple[PairSpec, ...] | None = None
+    """Supported (weight, activation) pairs; the product of the two lists if left out."""
+    promote: dict[int, int] = Field(default_factory=dict)
+    """A width without a kernel is stored and run at this one: {3: 4}."""
+    simd_channels: dict[Name, Annotated[int, Field(ge=1, le=4096)]] = Field(default_factory=dict)
+    """Output channels are padded to a multiple of this, by weight format."""
     bias_bits: int | None = Field(default=None, ge=1, le=64)
     accumulator_bits: int | None = Field(default=None, ge=8, le=64)
 
 
 class Clock(Sourced):
-    core_hz: Annotated[Figure | None, Quantity(HERTZ)] = Field(
-        default=None, description="clock of the compute units"
-    )
-    accel_hz: Annotated[Figure | None, Quantity(HERTZ)] = Field(
-        default=None, description="clock of the accelerator, if its own"
-    )
+    core_hz: Annotated[Figure | None, Quantity(u.HERTZ)] = None
+    """Clock of the compute units."""
+    accel_hz: Annotated[Figure | None, Quantity(u.HERTZ)] = None
+    """Clock of the accelerator, if its own."""
 
 
 class RateRow(Sourced):
@@ -218,28 +298,25 @@ class RateRow(Sourced):
 class ComputeRow(RateRow):
     """How fast the device multiplies."""
 
-    macs_per_cycle: Annotated[Figure | None, Quantity(MACS_PER_CYCLE)] = Field(
-        default=None, description="per unit"
-    )
-    macs_per_s: Annotated[Figure | None, Quantity(MACS_PER_SECOND)] = Field(
-        default=None, description="per unit, where no clock is known: 4 TOPS are 2 TMAC/s"
-    )
+    macs_per_cycle: Annotated[Figure | None, Quantity(u.MACS_PER_CYCLE)] = None
+    """Per unit."""
+    macs_per_s: Annotated[Figure | None, Quantity(u.MACS_PER_SECOND)] = None
+    """Per unit, where no clock is known: 4 TOPS are 2 TMAC/s."""
 
 
 class Array(Sourced):
     """A multiplier array whose speed follows from its size."""
 
     type: Literal["bit_serial", "bit_fusion"]
-    dims: tuple[Annotated[int, Field(ge=1, le=10**6)], ...] = Field(
-        min_length=2, max_length=3, description="bit_serial: Dm, Dk, Dn; bit_fusion: rows, columns"
-    )
+    dims: tuple[Annotated[int, Field(ge=1, le=10**6)], ...] = Field(min_length=2, max_length=3)
+    """bit_serial: Dm, Dk, Dn; bit_fusion: rows, columns."""
 
 
 class Compute(Sourced):
-    units: int = Field(default=1, ge=1, le=10**6, description="how many units work side by side")
-    efficiency: Annotated[Figure | None, Quantity(PLAIN)] = Field(
-        default=None, description="share of the peak that real kernels reach, 0 to 1"
-    )
+    units: int = Field(default=1, ge=1, le=10**6)
+    """How many units work side by side."""
+    efficiency: Annotated[Figure | None, Quantity(u.PLAIN)] = None
+    """Share of the peak that real kernels reach, 0 to 1."""
     table: tuple[ComputeRow, ...] = ()
     array: Array | None = None
 
@@ -248,54 +325,48 @@ class MemoryLevel(Sourced):
     """One memory. List them from the nearest to the farthest."""
 
     name: Name
-    size_bytes: Annotated[Figure | None, Quantity(BYTES)] = None
-    bandwidth_bytes_per_s: Annotated[Figure | None, Quantity(BYTES_PER_SECOND)] = None
-    bytes_per_cycle: Annotated[Figure | None, Quantity(BYTES_PER_CYCLE)] = Field(
-        default=None, description="bandwidth where it follows the clock"
-    )
-    latency_cycles: Annotated[Figure | None, Quantity(CYCLES, may_be_zero=True)] = None
-    energy_pj_per_bit: Annotated[Figure | None, Quantity(PICOJOULES_PER_BIT, may_be_zero=True)] = None
-    holds: tuple[Literal["weights", "activations", "tile"], ...] = Field(
-        default=(),
-        description="what lives here; of several levels that hold the weights, the last one stores them",
-    )
-    on_chip: bool = Field(
-        default=False, description="feeds the compute units at their own pace: no bandwidth limit"
-    )
+    size_bytes: Annotated[Figure | None, Quantity(u.BYTES)] = None
+    bandwidth_bytes_per_s: Annotated[Figure | None, Quantity(u.BYTES_PER_SECOND)] = None
+    bytes_per_cycle: Annotated[Figure | None, Quantity(u.BYTES_PER_CYCLE)] = None
+    """Bandwidth where it follows the clock."""
+    latency_cycles: Annotated[Figure | None, Quantity(u.CYCLES, may_be_zero=True)] = None
+    energy_pj_per_bit: Annotated[Figure | None, Quantity(u.PICOJOULES_PER_BIT, may_be_zero=True)] = None
+    holds: tuple[Literal["weights", "activations", "tile"], ...] = ()
+    """What lives here; of several levels that hold the weights, the last one stores them."""
+    on_chip: bool = False
+    """Feeds the compute units at their own pace: no bandwidth limit."""
 
 
 class EnergyRow(RateRow):
     """What one multiply-accumulate takes."""
 
-    pj_per_mac: Annotated[Figure, Quantity(PICOJOULES_PER_MAC, may_be_zero=True)]
+    pj_per_mac: Annotated[Figure, Quantity(u.PICOJOULES_PER_MAC, may_be_zero=True)]
 
 
 class EnergyFigures(Sourced):
-    technology_nm: Annotated[Figure | None, Quantity(NANOMETRES)] = None
-    voltage_v: Annotated[Figure | None, Quantity(VOLTS)] = None
+    technology_nm: Annotated[Figure | None, Quantity(u.NANOMETRES)] = None
+    voltage_v: Annotated[Figure | None, Quantity(u.VOLTS)] = None
     table: tuple[EnergyRow, ...] = ()
 
 
 class Power(Sourced):
-    budget_w: Annotated[Figure | None, Quantity(WATTS)] = Field(
-        default=None, description="what the board may draw"
-    )
-    active_w: Annotated[Figure | None, Quantity(WATTS)] = Field(default=None, description="while it computes")
-    idle_w: Annotated[Figure | None, Quantity(WATTS, may_be_zero=True)] = None
-    energy_pj_per_op: Annotated[Figure | None, Quantity(PICOJOULES_PER_OPERATION)] = None
+    budget_w: Annotated[Figure | None, Quantity(u.WATTS)] = None
+    """What the board may draw."""
+    active_w: Annotated[Figure | None, Quantity(u.WATTS)] = None
+    """While it computes."""
+    idle_w: Annotated[Figure | None, Quantity(u.WATTS, may_be_zero=True)] = None
+    energy_pj_per_op: Annotated[Figure | None, Quantity(u.PICOJOULES_PER_OPERATION)] = None
 
 
 class LookupTableRef(Sourced):
     """Measured costs of layers, in a JSON file beside the profile."""
 
     id: Name
-    file: Text = Field(description="relative to the profile's folder")
+    file: Text
+    """Relative to the profile's folder."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
-    miss: Literal["error", "nearest", "macs_scaled", "interpolated"] = Field(
-        default="error",
-        description="a layer that is not in the table: refuse, take the nearest, scale that by MACs, or interpolate "
-        "between several",
-    )
+    miss: Literal["error", "nearest", "macs_scaled", "interpolated"] = "error"
+    """A layer that is not in the table: refuse, take the nearest, scale that by MACs, or interpolate between several."""
 
 
 class FirstLast(Block):
@@ -304,7 +375,8 @@ class FirstLast(Block):
 
 
 class Constraints(Block):
-    first_last: FirstLast | None = Field(default=None, description="formats of the first and the last layer")
+    first_last: FirstLast | None = None
+    """Formats of the first and the last layer."""
 
 
 class CostChoice(BaseModel):

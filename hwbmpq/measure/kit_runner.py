@@ -1,12 +1,12 @@
-"""Times small ONNX files in ONNX Runtime on the machine that it runs on, and writes what it found as JSON.
+"""Times small ONNX files in ONNX Runtime on the machine that it runs on, and writes the results as JSON.
 
-Needs Python, numpy and onnxruntime only: hwbmpq uses this file as it is and copies it into kits for other devices.
+Needs only Python, numpy and onnxruntime: hwbmpq uses this file as it is and copies it into kits for other devices.
 
     python run.py                     # a few minutes; leave the machine alone meanwhile
     python run.py --rounds 40 --threads 4 --output results.json
 
-Every file is one operation. All of them take turns, round after round, so that a disturbance hits them alike; a
-reference kernel runs before and after each round, by which slow clocks and disturbed rounds are told.
+Every file is one operation. All of them take turns, round after round, so that a disturbance affects them alike; a
+reference kernel runs before and after each round, which reveals slow clocks and disturbed rounds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnxruntime
@@ -41,18 +41,20 @@ REFERENCE_RUNS = 5
 WARM_UPS = 2
 MOST_TRIES = 4
 MOST_OPEN = 96
-"""So many that what is between layers and the first layers are one group: an interrupted run has some of both."""
+"""Enough for what is between layers and the first layers to be one group: an interrupted run has some of both."""
 MOST_OPEN_BYTES = 256 << 20
 FLAGS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "amx_int8", "asimd", "asimddp", "i8mm", "sve")
-"""What decides which kernels a processor has; the last four are Arm's (dotprod is asimddp)."""
+"""What decides which kernels a processor can run; the last four are Arm's (dotprod is asimddp)."""
 
 FEWEST_ROUNDS, MOST_ROUNDS = 3, 10_000
 PRINTABLE = r" -~\u00a0-\u1fff\u2010-\u2027\u2030-\ud7ff\uf900-\ufffd"
-"""Characters that a terminal and YAML take as they are."""
+"""Characters that need no escape in a terminal or in YAML."""
 MOST_TEXT = 300
 _MINUTE = 60
 
+T = TypeVar("T")
 Progress = Callable[[int, int], None]
+"""Takes how much is done, and how much there is."""
 
 
 class Reference:
@@ -69,13 +71,13 @@ class Reference:
         return float(np.median([wall_microseconds(self._session, self._feed) for _ in range(REFERENCE_RUNS)]))
 
 
-class Kernel:
-    """One file, with the profiler on: it says how long each node took, and which kernels there really were."""
+class KernelTimer:
+    """One file, with the profiler on: it reports how long each node took, and which kernels really ran."""
 
-    def __init__(self, entry: dict[str, Any], folder: Path, threads: int, scratch: Path) -> None:
-        self.id = str(entry["id"])
-        self._is_wall = bool(entry["is_wall"])
-        self._copies = int(entry["copies"])
+    def __init__(self, kernel: dict[str, Any], folder: Path, threads: int, scratch: Path) -> None:
+        self.id = str(kernel["id"])
+        self._is_wall = bool(kernel["is_wall"])
+        self._copies = int(kernel["copies"])
         profile = None if self._is_wall else str(scratch / self.id)
         self._session = open_session(folder / f"{self.id}.onnx", threads, profile)
         self._feed = inputs_of(self._session)
@@ -84,13 +86,13 @@ class Kernel:
         for _ in range(WARM_UPS):
             self._run()
 
-    def _run(self) -> None:
+    def _run(self) -> int:
         self._walls.append(wall_microseconds(self._session, self._feed))
+        return len(self._walls) - 1
 
     def visit(self) -> None:
         """One run: a second one would find its weights in the caches. Again only if something else took the core."""
-        first = len(self._walls)
-        self._kept.append(first + undisturbed(self._run))
+        self._kept.append(undisturbed(self._run))
 
     def close(self, rounds: int) -> dict[str, dict[str, Any]]:
         """For each kind of node in the last copy: how many there are, and their microseconds in the first rounds."""
@@ -145,18 +147,18 @@ def inputs_of(session: Any) -> dict[str, Any]:
     return {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def undisturbed(run: Callable[[], object]) -> int:
-    """Run until nothing else took the core meanwhile, a few times at most; which of the runs was disturbed least."""
-    counts: list[int] = []
-    while len(counts) < MOST_TRIES and 0 not in counts:
+def undisturbed(run: Callable[[], T]) -> T:
+    """Run until nothing else took the core meanwhile, a few times at most; what the least disturbed run returned."""
+    found: list[tuple[int, T]] = []
+    while len(found) < MOST_TRIES and not any(count == 0 for count, _ in found):
         before = preemptions()
-        run()
-        counts.append(preemptions() - before)
-    return counts.index(min(counts))
+        returned = run()
+        found.append((preemptions() - before, returned))
+    return min(found, key=lambda each: each[0])[1]
 
 
 def preemptions() -> int:
-    """How often the system has taken the core from us so far; 0 where it does not tell."""
+    """How often the system has taken the core from this process; 0 where it does not say."""
     return 0 if resource is None else int(resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw)
 
 
@@ -169,26 +171,32 @@ def wall_microseconds(session: Any, feed: dict[str, Any]) -> float:
 def measure(
     folder: Path, *, rounds: int, threads: int, on_progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Run every kernel of a folder; Ctrl-C ends it early with what there is."""
+    """Run every kernel of a folder; Ctrl-C ends it early and keeps what there is."""
     manifest = read_manifest(folder)
-    kernels, facts = manifest["kernels"], machine_facts()
-    report = _Report(total=len(kernels) * rounds, on_progress=on_progress)
-    results = {
+    results: dict[str, Any] = {
         "schema": RESULTS_SCHEMA,
         "manifest": manifest,
-        "machine": facts,
+        "machine": machine_facts(),
         "settings": {"threads": threads, "rounds": rounds},
         "rounds": [],
         "times": {},
         "failed": {},
         "is_complete": False,
     }
+    done = 0
+
+    def advance(visits: int) -> None:
+        nonlocal done
+        done += visits
+        if on_progress is not None:
+            on_progress(done, len(manifest["kernels"]) * rounds)
+
     with pinned(threads) as cores, tempfile.TemporaryDirectory() as scratch:
-        facts["pinned_to"] = cores
+        results["machine"]["pinned_to"] = cores
         reference = Reference(folder, threads)
         try:
-            for group in groups(kernels):
-                _measure_group(group, folder, Path(scratch), reference, results, report)
+            for group in groups(manifest["kernels"]):
+                _measure_group(group, folder, Path(scratch), reference, results, advance)
             results["is_complete"] = True
         except KeyboardInterrupt:
             pass  # what was measured is kept; the reader decides what it is worth
@@ -202,43 +210,43 @@ def _measure_group(
     scratch: Path,
     reference: Reference,
     results: dict[str, Any],
-    report: _Report,
+    advance: Callable[[int], None],
 ) -> None:
     """Some kernels in turns: as many as may be open at once. If it is interrupted, its complete rounds are kept."""
     settings = results["settings"]
-    opened: list[Kernel] = []
+    opened: list[KernelTimer] = []
     marks: list[list[float]] = []
     try:
-        for entry in group:
+        for kernel in group:
             try:
-                opened.append(Kernel(entry, folder, settings["threads"], scratch))
+                opened.append(KernelTimer(kernel, folder, settings["threads"], scratch))
             except Exception as error:  # this runtime has no such kernel: the others may still run
-                results["failed"][str(entry["id"])] = printable(str(error))
-                report.advance(settings["rounds"])
+                results["failed"][str(kernel["id"])] = printable(str(error))
+                advance(settings["rounds"])
         for _ in range(settings["rounds"] if opened else 0):
             before = reference.microseconds()
-            for kernel in opened:
-                kernel.visit()
-                report.advance(1)
+            for timer in opened:
+                timer.visit()
+                advance(1)
             marks.append([before, reference.microseconds()])
     finally:
         if len(marks) >= FEWEST_ROUNDS:
             number = len(results["rounds"])
             results["rounds"].append(marks)
-            for kernel in opened:
-                results["times"][kernel.id] = {"group": number, "ops": kernel.close(len(marks))}
+            for timer in opened:
+                results["times"][timer.id] = {"group": number, "ops": timer.close(len(marks))}
 
 
 def groups(kernels: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     """Kernels that fit into memory together, in order."""
     group: list[dict[str, Any]] = []
     size = 0
-    for entry in kernels:
-        if group and (len(group) >= MOST_OPEN or size + entry["bytes"] > MOST_OPEN_BYTES):
+    for kernel in kernels:
+        if group and (len(group) >= MOST_OPEN or size + kernel["bytes"] > MOST_OPEN_BYTES):
             yield group
             group, size = [], 0
-        group.append(entry)
-        size += entry["bytes"]
+        group.append(kernel)
+        size += kernel["bytes"]
     if group:
         yield group
 
@@ -251,7 +259,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def digest(results: dict[str, Any]) -> str:
-    """What tells that a file is as it was written."""
+    """The checksum of results, without the one that they hold."""
     content = {key: value for key, value in results.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -261,7 +269,7 @@ def estimated_seconds(folder: Path, *, rounds: int, threads: int) -> float:
     manifest = read_manifest(folder)
     per_mac = Reference(folder, threads).microseconds() * 1e-6 / manifest["reference_macs"]
     runs = rounds + WARM_UPS
-    work = sum(entry["macs"] for entry in manifest["kernels"]) * per_mac * runs
+    work = sum(kernel["macs"] for kernel in manifest["kernels"]) * per_mac * runs
     # Per run: quantizing, layouts and the profiler's own work; per kernel: opening the session, reading its log.
     return float(work + len(manifest["kernels"]) * (runs * 4e-4 + 0.06))
 
@@ -299,7 +307,7 @@ def printable(text: str) -> str:
 
 @contextmanager
 def pinned(threads: int) -> Iterator[list[int]]:
-    """Keep to as many cores as there are threads, where the system lets us; the highest, often the fastest."""
+    """Pin this process to as many cores as there are threads, if the system allows it; the highest are often the fastest."""
     if not hasattr(os, "sched_setaffinity"):
         yield []
         return
@@ -357,20 +365,8 @@ def _read(path: str) -> str:
         return ""
 
 
-class _Report:
-    """Counts visits."""
-
-    def __init__(self, *, total: int, on_progress: Progress | None) -> None:
-        self._done, self._total, self._on_progress = 0, total, on_progress
-
-    def advance(self, visits: int) -> None:
-        self._done += visits
-        if self._on_progress is not None:
-            self._on_progress(self._done, self._total)
-
-
 def main() -> int:
-    """What a kit runs."""
+    """The command that a kit runs."""
     parser = argparse.ArgumentParser(description="Times this kit's kernels on this machine.")
     parser.add_argument("--rounds", type=int, default=20, help="more are steadier (default: 20)")
     parser.add_argument("--threads", type=int, default=1, help="cores to use (default: 1)")
@@ -383,40 +379,35 @@ def main() -> int:
     try:
         seconds = estimated_seconds(folder, rounds=args.rounds, threads=args.threads)
         sys.stderr.write(f"{format_duration(seconds)}; leave the machine alone meanwhile\n")
-        line = _ProgressLine(is_terminal=sys.stderr.isatty())
-        results = measure(folder, rounds=args.rounds, threads=args.threads, on_progress=line.show)
+        show = progress_line(is_terminal=sys.stderr.isatty())
+        results = measure(folder, rounds=args.rounds, threads=args.threads, on_progress=show)
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted before anything was measured\n")
         return 130
     Path(args.output).write_text(json.dumps(results), encoding="utf-8")
-    state = "all kernels" if results["is_complete"] else interruption(results)
+    state = "all kernels"
+    if not results["is_complete"]:
+        kernels = f"{len(results['times'])} of {len(results['manifest']['kernels'])} kernels"
+        rounds = len(results["rounds"][-1]) if results["rounds"] else 0
+        state = f"interrupted: only a part, {kernels}, the last in {rounds} of {args.rounds} rounds"
     sys.stderr.write(f"\nwrote {args.output} ({state}; {len(results['failed'])} could not run here)\n")
     return 0 if results["is_complete"] else 130
 
 
-def interruption(results: dict[str, Any]) -> str:
-    """What there is of a measurement that was interrupted."""
-    part = f"{len(results['times'])} of {len(results['manifest']['kernels'])} kernels"
-    rounds = (
-        f"{len(results['rounds'][-1]) if results['rounds'] else 0} of {results['settings']['rounds']} rounds"
-    )
-    return f"interrupted: only a part, {part}, the last in {rounds}"
+def progress_line(*, is_terminal: bool) -> Progress:
+    """Shows how far it is: one line that changes on a terminal, otherwise a new line every 10 %."""
+    steps, pattern = (200, "\r{} ") if is_terminal else (10, "{}\n")
+    shown = 0
 
-
-class _ProgressLine:
-    """How far it is: one line that changes on a terminal, else a new line every 10 %."""
-
-    def __init__(self, *, is_terminal: bool) -> None:
-        self._steps = 200 if is_terminal else 10
-        self._pattern = "\r{} " if is_terminal else "{}\n"
-        self._shown = 0
-
-    def show(self, done: int, total: int) -> None:
-        step = done * self._steps // total
-        if step > self._shown:
-            self._shown = step
-            sys.stderr.write(self._pattern.format(f"{done} of {total} visits ({done / total:.0%})"))
+    def show(done: int, total: int) -> None:
+        nonlocal shown
+        step = done * steps // total
+        if step > shown:
+            shown = step
+            sys.stderr.write(pattern.format(f"{done} of {total} visits ({done / total:.0%})"))
             sys.stderr.flush()
+
+    return show
 
 
 if __name__ == "__main__":

@@ -1,18 +1,19 @@
-"""What a runner brings back, checked before anything is believed. No path in it is ever used."""
+"""The results of a runner, checked before they are used. No path in them is ever opened."""
 
+import datetime
 import json
 import re
 import zipfile
-from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.hardware.files import read_bytes
-from hwbmpq.hardware.lookup_table import OVERHEAD_OPS, WIDTH_KEYS, TableEntry
-from hwbmpq.hardware.problems import ProfileError
+from hwbmpq.hardware.document import ProfileError
+from hwbmpq.hardware.load import read_bytes
+from hwbmpq.hardware.lookup_table import OVERHEAD_OPS, WIDTH_KEYS
+from hwbmpq.hardware.schema import known_op
 from hwbmpq.measure import kit_runner
 from hwbmpq.measure.kit_runner import (
     MANIFEST_SCHEMA,
@@ -21,15 +22,14 @@ from hwbmpq.measure.kit_runner import (
     PRINTABLE,
     RESULTS_SCHEMA,
     digest,
+    printable,
 )
-from hwbmpq.measure.manifest import KEY, MOST_KERNELS
 from hwbmpq.measure.operation_graphs import CHAINS
 from hwbmpq.measure.programs import PROGRAMS
 from hwbmpq.values import Precision
 
 MOST_BYTES = 16 << 20
-_GEOMETRY = (*(name for name in KEY if name not in WIDTH_KEYS), "macs")
-_MOST_SIDES = 3
+MOST_KERNELS = 4000
 
 _Id = Annotated[str, Field(pattern=r"^(chain|operation|layer)[0-9]{1,6}(_wall)?$")]
 _Text = Annotated[str, Field(max_length=MOST_TEXT, pattern=f"^[{PRINTABLE}]*$")]
@@ -37,6 +37,8 @@ _Microseconds = Annotated[float, Field(ge=0, lt=1e9, allow_inf_nan=False)]
 _Positive = Annotated[float, Field(gt=0, lt=1e9, allow_inf_nan=False)]
 _Count = Annotated[int, Field(ge=0, le=2**60)]
 _Few = Annotated[int, Field(ge=1, le=10_000)]
+_Size = Annotated[int, Field(ge=1, le=2**40)]
+_Sides = Annotated[tuple[_Size, ...], Field(min_length=1, max_length=3)]
 
 
 class ResultsError(HwbmpqError):
@@ -50,43 +52,31 @@ def _checked_width(text: str) -> str:
     return text
 
 
-def _checked_date(text: str) -> str:
-    try:
-        is_date = date.fromisoformat(text).isoformat() == text
-    except ValueError:
-        is_date = False
-    if not is_date:
-        raise ValueError(f"{text[:20]!r} is not a date")
-    return text
-
-
-def _checked_geometry(geometry: dict[str, Any]) -> dict[str, Any]:
-    """Exactly the words that tell layers apart, each with a value of its kind."""
-    for name in _GEOMETRY:
-        if name not in geometry:
-            raise ValueError(f"the geometry lacks {name!r}")
-    for name, value in geometry.items():
-        if name not in _GEOMETRY:
-            raise ValueError(f"a geometry has no {name[:40]!r}")
-        is_sides = name in ("kernel_size", "stride", "dilation")
-        sizes = value if is_sides and isinstance(value, list) else [value]
-        is_fine = (
-            isinstance(value, str) and len(value) <= 20 and value.isascii() and value.isprintable()
-            if name == "op"
-            else isinstance(value, list) == is_sides
-            and 0 < len(sizes) <= _MOST_SIDES
-            and all(type(size) is int and size > 0 for size in sizes)
-        )
-        if not is_fine:
-            raise ValueError(f"{name} of a geometry cannot be {str(value)[:40]!r}")
-    return geometry
-
-
 class _Block(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class KernelEntry(_Block):
+class Geometry(_Block):
+    """What distinguishes one layer from another, in the terms of a lookup table."""
+
+    op: Annotated[str, AfterValidator(known_op)]
+    in_channels: _Size
+    out_channels: _Size
+    kernel_size: _Sides
+    stride: _Sides
+    dilation: _Sides
+    groups: _Size
+    out_h: _Size
+    out_w: _Size
+    positions: _Size
+    macs: Annotated[int, Field(ge=1, le=2**60)]
+
+
+KEY = (*(name for name in Geometry.model_fields if name != "macs"), *WIDTH_KEYS)
+"""What distinguishes the entries of a measured table."""
+
+
+class Kernel(_Block):
     """One file of a kit: a layer for a program, an operation, or a chain."""
 
     id: _Id
@@ -95,15 +85,10 @@ class KernelEntry(_Block):
     is_wall: bool
     bytes: _Count
     program: Literal[tuple(PROGRAMS)] | None = Field(None, alias="form")  # type: ignore[valid-type]
-    geometry: Annotated[dict[str, Any], AfterValidator(_checked_geometry)] | None = None
+    geometry: Geometry | None = None
     operation: Literal[OVERHEAD_OPS] | None = None  # type: ignore[valid-type]
     elements: _Count | None = None
     chain: Literal[CHAINS] | None = None  # type: ignore[valid-type]
-
-    def entry(self, precision: Precision, value: float, **more: Any) -> TableEntry:
-        """The layer as a lookup table has it."""
-        widths = {"w_bits": precision.weight_bits, "a_bits": precision.activation_bits}
-        return TableEntry.model_validate({**(self.geometry or {}), **widths, "value": value, **more})
 
 
 class Manifest(_Block):
@@ -112,7 +97,7 @@ class Manifest(_Block):
     models: tuple[_Text, ...] = Field(min_length=1, max_length=1000)
     widths: tuple[Annotated[str, AfterValidator(_checked_width)], ...] = Field(min_length=1, max_length=100)
     reference_macs: _Count
-    kernels: tuple[KernelEntry, ...] = Field(min_length=1, max_length=MOST_KERNELS + 1000)
+    kernels: tuple[Kernel, ...] = Field(min_length=1, max_length=MOST_KERNELS + 1000)
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
@@ -130,7 +115,7 @@ class Machine(_Block):
     runtime: _Text
     python: _Text
     numpy: _Text
-    date: Annotated[str, AfterValidator(_checked_date)]
+    date: datetime.date
     pinned_to: tuple[_Count, ...] = Field(max_length=10_000)
 
     @property
@@ -155,7 +140,7 @@ class KernelTimes(_Block):
 
 
 class Results(_Block):
-    """A complete measurement."""
+    """What a runner measured."""
 
     schema_id: Literal[RESULTS_SCHEMA] = Field(alias="schema")  # type: ignore[valid-type]
     manifest: Manifest
@@ -165,14 +150,15 @@ class Results(_Block):
     """For each group of kernels and each round: microseconds of the reference before and after it."""
     times: dict[_Id, KernelTimes]
     failed: dict[_Id, _Text]
-    """Kernels that the runtime there does not have, and its message."""
+    """Kernels that the runtime does not have, and its message."""
     is_complete: bool
     sha256: _Text
 
-    def model_post_init(self, context: Any) -> None:
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
         if self.settings.threads > self.machine.cores:
             raise ValueError(f"{self.settings.threads} threads on a machine of {self.machine.cores} cores")
-        known = [entry.id for entry in self.manifest.kernels]
+        known = [kernel.id for kernel in self.manifest.kernels]
         if len(set(known)) != len(known):
             raise ValueError("two kernels have one id")
         reported = {*self.times, *self.failed}
@@ -180,28 +166,18 @@ class Results(_Block):
             raise ValueError("the times are not those of the kernels in the manifest")
         if self.is_complete and reported != set(known):
             raise ValueError("it says that it is complete, but kernels are missing")
-        for ident, kernel in self.times.items():
-            count = len(self.rounds[kernel.group]) if kernel.group < len(self.rounds) else -1
-            if any(len(node.us) != count for node in kernel.ops.values()):
+        for ident, times in self.times.items():
+            count = len(self.rounds[times.group]) if times.group < len(self.rounds) else -1
+            if any(len(node.us) != count for node in times.ops.values()):
                 raise ValueError(f"{ident}: its times are not one for each round")
-        for entry in self.manifest.kernels:
-            if (entry.program is None) != (entry.geometry is None):
-                raise ValueError(f"{entry.id}: a program and a geometry belong together")
-            if entry.geometry is not None:
-                _check_entry(entry)
-            if (entry.geometry is not None or entry.is_wall) and entry.id in self.times:
-                taken = [us for node in self.times[entry.id].ops.values() for us in node.us]
+        for kernel in self.manifest.kernels:
+            if (kernel.program is None) != (kernel.geometry is None):
+                raise ValueError(f"{kernel.id}: a program and a geometry belong together")
+            if (kernel.geometry is not None or kernel.is_wall) and kernel.id in self.times:
+                taken = [us for node in self.times[kernel.id].ops.values() for us in node.us]
                 if taken and not any(taken):
-                    raise ValueError(f"{entry.id}: a time of 0 in every round is not plausible")
-
-
-def _check_entry(entry: KernelEntry) -> None:
-    try:
-        entry.entry(Precision(weight_bits=8, activation_bits=8), 1.0)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        what = first["msg"].removeprefix("Value error, ")
-        raise ValueError(f"{entry.id}: {'.'.join(map(str, first['loc']))}: {what}") from None
+                    raise ValueError(f"{kernel.id}: a time of 0 in every round is not plausible")
+        return self
 
 
 def read_results(path: str | Path) -> Results:
@@ -239,7 +215,7 @@ def _zip_error(path: Path) -> ResultsError:
 
 
 def parse_results(data: Any, name: str) -> Results:
-    """The same from parsed JSON."""
+    """The results in parsed JSON; ``name`` says in errors where it comes from."""
     if not isinstance(data, dict) or data.get("schema") != RESULTS_SCHEMA:
         raise ResultsError(
             f"{name} does not hold the results of a kit",
@@ -258,11 +234,9 @@ def parse_results(data: Any, name: str) -> Results:
         return Results.model_validate_json(json.dumps(data))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
+        place = printable(".".join(map(str, first["loc"])))[:100]
         what = first["msg"].removeprefix("Value error, ")
-        raise ResultsError(f"{name}: {f'{place[:100]}: ' if place else ''}{what[:300]}") from None
-    except (ValueError, TypeError) as error:
-        raise ResultsError(f"{name}: {str(error)[:300]}") from None
+        raise ResultsError(f"{name}: {f'{place}: ' if place else ''}{what[:300]}") from None
 
 
 def _refuse(constant: str) -> Any:

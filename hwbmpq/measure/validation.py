@@ -1,5 +1,6 @@
-"""Whether what a profile predicts for whole networks is what they take."""
+"""What a profile predicts for whole networks, compared with what they take."""
 
+import copy
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -8,20 +9,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor, nn
+
 from hwbmpq.costs.network import tabulate
-from hwbmpq.costs.table import CostTable
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.hardware.profile import HardwareProfile
-from hwbmpq.hardware.widths import first_last_precision, op_of
+from hwbmpq.export import onnx_graph
+from hwbmpq.graph import LayerGraph
+from hwbmpq.hardware.profile import HardwareProfile, first_last_precision, op_of
 from hwbmpq.measure import kit_runner
+from hwbmpq.measure.measurement import middle_mean
 from hwbmpq.measure.operation_graphs import reference_graph
-from hwbmpq.measure.summary import middle_mean
-from hwbmpq.values import FLOAT_BITS, Layer, Precision
+from hwbmpq.quant import assign, prepare
+from hwbmpq.values import FLOAT_BITS, Precision
 
 _WARM_UPS = 3
-
-Exporter = Callable[[Mapping[str, Precision]], bytes]
-"""From widths by layer to the ONNX graph that would be deployed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +32,7 @@ class Prediction:
 
     model: str
     widths: str
-    """``W8A8``: what the layers between the ends have."""
+    """``W8A8``: of all layers except the first and the last."""
     predicted_ms: float
     layers: int
     measured_layers: int
@@ -49,11 +51,11 @@ class Comparison(Prediction):
     """A prediction beside the measured time."""
 
     measured_ms: float
-    """At the clock of the profile's measurement, as the reference kernel tells it."""
+    """Scaled to the clock speed of the profile's measurement, which the reference kernel shows."""
     clocked_ms: float
-    """As the clock on the wall had it."""
+    """As it was, in wall-clock time."""
     spread: float
-    """Standard deviation of the rounds, as a share."""
+    """Relative standard deviation of the rounds."""
 
     @property
     def ratio(self) -> float:
@@ -72,7 +74,7 @@ class Validation:
 
     @property
     def mean_absolute_error(self) -> float:
-        """Of the ratios, as a share."""
+        """How far the ratios are from 1."""
         return statistics.fmean(abs(comparison.ratio - 1) for comparison in self.comparisons)
 
     def to_dict(self) -> dict[str, Any]:
@@ -83,42 +85,71 @@ class Validation:
         }
 
 
-def allocation_at(
-    layers: Sequence[Layer], profile: HardwareProfile, precision: Precision
-) -> dict[str, Precision]:
-    """Every layer at one precision, the ends at the profile's; all in float if that is asked for."""
+def candidate(
+    graph: LayerGraph,
+    profile: HardwareProfile,
+    precision: Precision,
+    *,
+    model: str,
+    exported: Callable[[Mapping[str, Precision]], bytes],
+) -> Candidate:
+    """Predict a network at one precision, its first and last layers at the profile's, and export it.
+
+    ``exported`` makes the ONNX graph that would be deployed from the widths of the layers.
+    """
     is_float = precision.weight_bits == precision.activation_bits == FLOAT_BITS
-    return {
+    allocation = {
         layer.name: first_last_precision(profile, op_of(layer))
         if layer.is_end and not is_float
         else precision
-        for layer in layers
+        for layer in graph
     }
-
-
-def predict(
-    graph: Any, profile: HardwareProfile, allocation: Mapping[str, Precision]
-) -> tuple[CostTable, float]:
-    """The latency table of a network at exactly these widths, and its total in ms."""
-    choices = {name: (precision,) for name, precision in allocation.items()}
+    choices = {name: (width,) for name, width in allocation.items()}
     table = tabulate(graph, profile, costs=["latency"], choices=choices).table("latency")
-    return table, float(table.total(allocation))
-
-
-def candidate(
-    graph: Any, profile: HardwareProfile, precision: Precision, *, model: str, exported: Exporter
-) -> Candidate:
-    """Predict a network, and export it."""
-    allocation = allocation_at(list(graph), profile, precision)
-    table, total = predict(graph, profile, allocation)
     return Candidate(
         model=model,
         widths=str(precision),
-        predicted_ms=total,
+        predicted_ms=float(table.total(allocation)),
         layers=len(allocation),
         measured_layers=len(allocation) - len(table.estimated),
         graph=exported(allocation),
     )
+
+
+def deployed_graph(
+    network: nn.Module,
+    graph: LayerGraph,
+    widths: Mapping[str, Precision],
+    example_input: Tensor,
+    *,
+    accumulates_int32: bool = False,
+) -> bytes:
+    """The graph for ONNX Runtime's integer kernels; the network is left as it was.
+
+    Weights may be random: times do not depend on them.
+    """
+    quantized = copy.deepcopy(network).eval()
+    prepare(quantized, graph, per_channel=True)
+    assign(quantized, widths)
+    with torch.no_grad():
+        quantized(example_input)  # ranges of activations
+    return onnx_graph(quantized, example_input, form="int8", accumulates_int32=accumulates_int32).content
+
+
+def exported_candidate(
+    model: Any, graph: LayerGraph, profile: HardwareProfile, precision: Precision
+) -> Candidate:
+    """A network that ``hwbmpq.models`` loaded, predicted and exported at one precision."""
+    example = model.example_input()
+    machine = measurement_record(profile).get("machine", {})
+    accumulates_int32 = kit_runner.accumulates_in_int32(
+        str(machine.get("machine", "")), list(machine.get("flags", ()))
+    )
+
+    def exported(widths: Mapping[str, Precision]) -> bytes:
+        return deployed_graph(model.network, graph, widths, example, accumulates_int32=accumulates_int32)
+
+    return candidate(graph, profile, precision, model=model.title, exported=exported)
 
 
 def validate(
@@ -126,9 +157,9 @@ def validate(
     profile: HardwareProfile,
     *,
     rounds: int = 30,
-    on_visit: Callable[[int, int], None] | None = None,
+    on_visit: kit_runner.Progress | None = None,
 ) -> Validation:
-    """Time the networks in turns, the reference kernel before and after each, on as many threads as the profile has."""
+    """Time the networks in turns, each between two runs of the reference kernel, on as many threads as the profile."""
     record = measurement_record(profile)
     with tempfile.TemporaryDirectory(prefix="hwbmpq-validate-") as name:
         (Path(name) / kit_runner.REFERENCE_FILE).write_bytes(reference_graph())
@@ -141,7 +172,7 @@ def validate(
 
 
 def _times(
-    folder: Path, count: int, threads: int, rounds: int, on_visit: Callable[[int, int], None] | None
+    folder: Path, count: int, threads: int, rounds: int, on_visit: kit_runner.Progress | None
 ) -> list[list[tuple[float, float]]]:
     """For each network and round: its microseconds, and the reference's around it."""
     reference = kit_runner.Reference(folder, threads)
@@ -151,19 +182,14 @@ def _times(
     for done in range(-_WARM_UPS, rounds):
         for index, session in enumerate(sessions):
             before = reference.microseconds()
-            tries: list[float] = []
             session.run(None, feeds[index])  # others have been in the caches
-            least = kit_runner.undisturbed(partial(_timed_run, session, feeds[index], tries))
+            taken = kit_runner.undisturbed(partial(kit_runner.wall_microseconds, session, feeds[index]))
             around = (before + reference.microseconds()) / 2
             if done >= 0:
-                times[index].append((tries[least], around))
+                times[index].append((taken, around))
                 if on_visit is not None:
                     on_visit(done * count + index + 1, rounds * count)
     return times
-
-
-def _timed_run(session: Any, feed: dict[str, Any], times: list[float]) -> None:
-    times.append(kit_runner.wall_microseconds(session, feed))
 
 
 def _comparison(one: Candidate, times: Sequence[tuple[float, float]], reference_us: float) -> Comparison:
@@ -191,17 +217,9 @@ def measurement_record(profile: HardwareProfile) -> dict[str, Any]:
     return {**record, "device": tables[0].device}
 
 
-def measured_on_int32_accumulation(profile: HardwareProfile) -> bool:
-    """Whether the processor that a profile was measured on adds products of bytes in 32 bits."""
-    machine = measurement_record(profile).get("machine", {})
-    return kit_runner.accumulates_in_int32(str(machine.get("machine", "")), list(machine.get("flags", ())))
-
-
 def _remarks(record: Mapping[str, Any]) -> tuple[str, ...]:
-    from_here = kit_runner.machine_facts()
-    there = record.get("machine", {})
-    names = [there.get(key) == from_here[key] for key in ("cpu", "runtime", "machine")]
-    if all(names):
+    here, there = kit_runner.machine_facts(), record.get("machine", {})
+    if all(there.get(key) == here[key] for key in ("cpu", "runtime", "machine")):
         return ()
-    here = f"{from_here['cpu']}, {from_here['runtime']}"
-    return (f"the profile was measured on {record['device']}, {there.get('runtime')}; this is {here}",)
+    device = f"{record['device']}, {there.get('runtime')}"
+    return (f"the profile was measured on {device}; this is {here['cpu']}, {here['runtime']}",)

@@ -17,23 +17,35 @@ class AllocationConfig(BaseModel):
     )
 
     target: str | Path | HardwareProfile
-    """A profile, its name or its file."""
+    """A profile: its name (jetson_nano), name.yaml, name@mode (jetson_nano@5w), or the path of a file. Names are
+    looked up in your own folder first (HWBMPQ_PROFILES, or the platform's configuration folder)."""
     budgets: dict[str, str | float] = {}
     """Upper bounds such as ``{"memory": "12x", "latency": "8ms"}``, or numbers in the cost's own unit; by default the
     profile's own."""
     bits: tuple[int, ...] | int | None = None
-    """Candidate weight widths."""
+    """Candidate weight widths; by default 2 and 4 if the device has both, else all."""
     activation_bits: Literal["auto", "same", "widest", "float"] | int = "auto"
+    """Activation width: auto (the widest up to 8, or the same as the weights if a budget depends on it), same, widest,
+    float, or a number."""
     tie: Literal["input", "sibling", "none"] = "input"
+    """The width of a downsample layer: that of the layer that feeds it (input, as in BMPQ), that of the first layer
+    beside it (sibling, as in HAWQ), or its own (none)."""
     per_channel: bool = False
-    """One weight scale for every output channel, not one per layer."""
+    """One weight scale for every output channel; by default one per layer as in the paper, and one per channel without
+    training."""
     quantizer: str = "paper"
-    """Of the weights, by its registered name."""
+    """How weights are rounded; paper is symmetric with ternary weights at 2 bits."""
     method: str = "bmpq"
+    """How widths are decided. bmpq: bit gradients and an integer program, again after every interval; fp32: no
+    quantization; hpq: one width for all; ad: activation density, no budget; hawq: Hessian traces; random, greedy
+    (smallest first), reversed (least sensitive first): baselines that fill the budget."""
     objective: str = "linear"
+    """What the integer program maximises. linear: the paper's, score times position of the width; error: expected
+    error saved, better with more than two widths and without training; hawq: Hessian trace times squared error."""
     solver: str = "auto"
+    """The solver of the integer program; auto tries all, the fastest first."""
     epochs: int
-    """With 0, only ``BitAllocator.decide`` decides."""
+    """Epochs in all; with 0, nothing is trained and only ``BitAllocator.decide`` decides."""
     warmup_epochs: int | None = None
     """Epochs at the widest candidates before the first decision; by default a tenth of all."""
     interval_epochs: int | None = None

@@ -127,7 +127,7 @@ def _hpq(context: DecisionContext) -> Decision:
 
 
 def _given(space: SearchSpace, bits: Mapping[str, Precision], solver: str) -> Allocation:
-    """An allocation that nobody optimised, and that no budget binds."""
+    """An allocation that was not optimised and that no budget limits."""
     return Allocation(
         bits=dict(bits),
         objective=0.0,

@@ -15,8 +15,8 @@ from hwbmpq.allocate.problem import AllocationProblem
 from hwbmpq.data import LabelledImages
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import LayerGraph
+from hwbmpq.graph.layergraph import outline
 from hwbmpq.graph.operations import first_tensor
-from hwbmpq.graph.outline import outline
 from hwbmpq.hardware import uniform
 from hwbmpq.quant.layers import eval_mode
 from hwbmpq.report import Alternative, CostReport, LayerFacts, LayerReport, Node, Plan, RunFacts
@@ -158,7 +158,7 @@ def report_on(
     with_explanation: bool = False,
     on_step: Callable[[int, int], None] | None = None,
 ) -> Plan:
-    """The report of an allocation, whoever made it: its costs, and the one-width alternatives beside it."""
+    """The report of an allocation: its costs, and the single-width alternatives beside it."""
     costs = space.costs
     problem = space.problem_for(sensitivity, objective)
     allocation = replace(allocation, objective=problem.objective(allocation.bits), problem=problem)

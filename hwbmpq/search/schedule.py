@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hwbmpq.errors import HwbmpqError
 
 _SHARE = 0.1
-"""Warm-up and interval if nobody says: the paper's 20 of 200 epochs."""
+"""Default length of warm-up and interval: the paper's 20 of 200 epochs."""
 
 
 @dataclass(frozen=True, kw_only=True)

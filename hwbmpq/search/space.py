@@ -18,7 +18,7 @@ Budgets = Mapping[str, str | float]
 Choices = Mapping[str, tuple[Precision, ...]]
 
 DEFAULT_RANGE = 0.25
-"""Share of the way from the smallest to the largest memory that is allowed if nobody says what is."""
+"""Default memory budget, as a share of the way from the smallest to the largest."""
 
 
 @dataclass(frozen=True, kw_only=True)

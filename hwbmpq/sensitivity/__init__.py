@@ -5,7 +5,7 @@ Names resolve on first use (PEP 562): reading a file of scores needs no torch.
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from hwbmpq.deprecated.lazy import lazy_names as _lazy_names
+from hwbmpq.deprecated import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
     from hwbmpq.sensitivity.density_meter import DensityMeter as DensityMeter

@@ -86,7 +86,7 @@ class RunDirectory:
         if not overwrite:
             raise HwbmpqError(
                 f"{self.path} holds {'a run' if is_run else 'files'} already",
-                hint=f"--resume {self.path} continues it, --overwrite starts it anew, --run-dir names another folder"
+                hint=f"--resume {self.path} continues it, --overwrite starts it over, --run-dir names another folder"
                 if is_run
                 else "name another folder with --run-dir",
             )
@@ -210,7 +210,7 @@ class RunDirectory:
             )
         if best or self.has_checkpoint:
             raise CheckpointError(
-                "; ".join(problems), hint="there is no older state that is undamaged: start the run anew"
+                "; ".join(problems), hint="there is no older state that is intact: start the run over"
             )
         raise CheckpointError(
             f"{self.path} has no checkpoint yet",

@@ -20,7 +20,7 @@ from hwbmpq.registry import DATA_SOURCES, METHODS, OBJECTIVES, QUANTIZERS, SENSI
 from hwbmpq.search.config import AllocationConfig, setting_problems
 from hwbmpq.training.recipes import get_paper_recipe, recipe_for
 
-_CHOSEN_BY_NAME = {
+CHOSEN_BY_NAME = {
     "method": METHODS,
     "objective": OBJECTIVES,
     "solver": SOLVERS,
@@ -34,55 +34,86 @@ class RunSettings(AllocationConfig):
 
     # network
     model: str
+    """timm:NAME, torchvision:NAME, hwbmpq:NAME (resnet8, resnet20, resnet56, each also as NAME_b with 1x1 shortcuts;
+    resnet18, vgg16), file:PATH.py:FACTORY (your code: a function that returns a torch.nn.Module) or file:PATH.pt2
+    (saved by torch.export)."""
     input: str | None = None
+    """Input size without the batch; by default the network's own."""
     num_classes: int | None = Field(default=None, ge=1)
+    """Classes; by default the network's own."""
     pretrained: bool = False
+    """Fetch timm's or torchvision's weights."""
     weights: str | None = None
+    """Local weights: safetensors, or a torch checkpoint of tensors (read without unpickling code)."""
     # device
     target: str
     bits: tuple[int, ...] | None = None
     # method
     sensitivity: str = "enbg"
-    """For runs without training; a run that trains learns ENBG."""
+    """What a run without training allocates by; a run that trains learns enbg."""
     # data
     data: str = "digits"
+    """Labelled images: a data set, folder:PATH (train/ and val/ or test/ with a folder per class), npz:PATH (x_train,
+    y_train, x_test, y_test), or the embedded digits."""
     data_root: str | None = None
+    """Where data sets are; by default data."""
     train_images: int | None = Field(default=None, ge=1)
+    """Train on a random N of the images."""
     test_images: int | None = Field(default=None, ge=1)
+    """Evaluate on a random N of the images."""
     calibration_images: int = Field(default=512, ge=1)
-    """For runs without training."""
+    """Images for a run without training."""
     augment: Literal["none", "crop", "flip-crop", "random-resized-crop", "rand-augment"] | None = None
+    """The last two are for photographs; by default what suits the data."""
     workers: int | None = Field(default=None, ge=0)
     """Processes that read images; by default up to four for files, none for images in memory."""
     # schedule
     epochs: int = Field(ge=0)
+    """Epochs in all, 0 for no training, only calibration; by default 200 for CIFAR, 100 for Tiny-ImageNet, 20 for
+    digits, 30 elsewhere."""
     warmup_epochs: int | None = Field(default=None, ge=1)
     interval_epochs: int | None = Field(default=None, ge=1)
     max_steps: int | None = Field(default=None, ge=1)
-    """The whole schedule in no more optimizer steps than this: fewer epochs, and shorter ones."""
+    """Try a run out: the whole schedule, decisions included, in at most N steps (fewer and shorter epochs)."""
     # optimization
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    """The optimizer."""
     lr: float = Field(gt=0, allow_inf_nan=False)
+    """Learning rate; by default what suits the data (0.1 for CIFAR)."""
     lr_schedule: Literal["step", "cosine", "onecycle", "constant"] = "cosine"
+    """How the learning rate falls; by default step for CIFAR and Tiny-ImageNet, else cosine."""
     lr_decay_at: tuple[float, ...] = (0.4, 0.7)
-    """Shares of the run after which ``step`` multiplies the learning rate by ``lr_decay``."""
+    """Where step decays the learning rate, as shares of the run."""
     lr_decay: float = Field(default=0.1, gt=0, le=1)
+    """What step multiplies the learning rate by."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
+    """Of SGD."""
     nesterov: bool = False
+    """Nesterov momentum."""
     weight_decay: float = Field(default=5e-4, ge=0)
+    """Of the weights."""
     alpha_weight_decay: float = Field(default=5e-4, ge=0)
+    """Of the clipping points."""
     batch_size: int = Field(default=128, ge=1)
+    """Images in a batch, all ranks together; by default what suits the data."""
     accumulate: int = Field(default=1, ge=1)
+    """Batches to one optimizer step."""
     clip_norm: float | None = Field(default=None, gt=0)
+    """Clip gradients at this norm; by default never."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    """Of the loss."""
     amp: bool = False
+    """Mixed float precision while training."""
     seed: int = Field(default=0, ge=0)
+    """Of weights, data order and augmentation."""
     # comparison
     baseline: bool = False
-    """Also train the widest single width that fits the budget."""
+    """Also train the widest single width that fits the budget, the same way, and compare."""
     # machine
     device: str = "auto"
+    """Where to train: auto, cpu, cuda or mps."""
     checkpoint_minutes: float = Field(default=10.0, gt=0)
+    """Time between checkpoints inside an epoch; there is one after each anyway."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -92,13 +123,13 @@ class RunSettings(AllocationConfig):
             raise ValueError("give a value, not yes or no")
         return value
 
-    @field_validator(*_CHOSEN_BY_NAME)
+    @field_validator(*CHOSEN_BY_NAME)
     @classmethod
     def _registered(cls, name: str, info: ValidationInfo) -> str:
         """As the registry has it; its error is one of ours, and passes through pydantic as it is."""
         if (info.field_name, name) == ("solver", "auto"):
             return name
-        return _CHOSEN_BY_NAME[str(info.field_name)].resolve(name)
+        return CHOSEN_BY_NAME[str(info.field_name)].resolve(name)
 
     @field_validator("data")
     @classmethod

@@ -162,7 +162,7 @@ def test_a_time_limit_that_is_none_is_refused(seconds: Any) -> None:
 
 
 def test_ties_written_flat_are_refused() -> None:
-    with pytest.raises(AllocationError, match="'a' is no group of layers"):
+    with pytest.raises(AllocationError, match="'a' is not a group of layers"):
         solve(VALUES, {"m": MEMORY}, {"m": 50}, ties=("a", "b"))
 
 

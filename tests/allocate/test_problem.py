@@ -16,21 +16,21 @@ MEMORY = {"a": {2: 20, 4: 40}, "b": {2: 10, 4: 20}}
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, "3", True, None, 1j, [1]], ids=repr)
 def test_a_value_must_be_a_finite_number(number: Any) -> None:
-    message = rf"values, layer 'b', 4: {re.escape(repr(number))} is no finite number"
+    message = rf"values, layer 'b', 4: {re.escape(repr(number))} is not a finite number"
     with pytest.raises(AllocationError, match=message):
         solve({**VALUES, "b": {2: 0.0, 4: number}}, {"memory": MEMORY}, {"memory": 50})
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, "3", False, None], ids=repr)
 def test_a_cost_must_be_a_finite_number(number: Any) -> None:
-    message = rf"cost 'memory', layer 'a', 2: {re.escape(repr(number))} is no finite number"
+    message = rf"cost 'memory', layer 'a', 2: {re.escape(repr(number))} is not a finite number"
     with pytest.raises(AllocationError, match=message):
         solve(VALUES, {"memory": {**MEMORY, "a": {2: number, 4: 1}}}, {"memory": 50})
 
 
 @pytest.mark.parametrize("budget", [math.nan, -math.inf, "50", True, None], ids=repr)
 def test_a_budget_must_be_a_number(budget: Any) -> None:
-    with pytest.raises(AllocationError, match=rf"budget memory={re.escape(repr(budget))} is no number"):
+    with pytest.raises(AllocationError, match=rf"budget memory={re.escape(repr(budget))} is not a number"):
         solve(VALUES, {"memory": MEMORY}, {"memory": budget})
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 import hwbmpq
 from hwbmpq.cli.main import main
-from hwbmpq.cli.options.run import load_network
+from hwbmpq.cli.options.network import load_network
 from hwbmpq.cli.progress import TrainingProgress
 
 SMALL = ["--model", "hwbmpq:resnet8", "--target", "mpic", "--data", "fake", "--train-images", "64"]

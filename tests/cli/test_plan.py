@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hwbmpq.cli.main import main
-from hwbmpq.cli.render.infeasible import budget_text
+from hwbmpq.cli.render.plan import budget_text
 from hwbmpq.costs import parse_budget
 
 pytestmark = pytest.mark.usefixtures("own_folder")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hwbmpq.cli.commands import targets_measure
 from hwbmpq.cli.main import main
-from hwbmpq.cli.options import measure as measure_options
 from hwbmpq.measure import format_duration, kit_runner
 
 pytestmark = pytest.mark.usefixtures("own_folder")
@@ -90,8 +90,8 @@ def test_too_few_or_too_many_rounds_are_refused(rounds: str, capsys: pytest.Capt
 
 
 def test_the_bounds_of_rounds_are_those_of_results() -> None:
-    assert measure_options.FEWEST_ROUNDS == kit_runner.FEWEST_ROUNDS
-    assert measure_options.MOST_ROUNDS == kit_runner.MOST_ROUNDS
+    assert targets_measure.FEWEST_ROUNDS == kit_runner.FEWEST_ROUNDS
+    assert targets_measure.MOST_ROUNDS == kit_runner.MOST_ROUNDS
 
 
 def test_an_interruption_writes_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

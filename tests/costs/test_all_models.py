@@ -63,7 +63,7 @@ def test_a_profile_chooses_a_model_that_answers_for_the_quantity(
     ("budgets", "message"),
     [
         ("flsh: 1 MiB", r"board.yaml:6:11: budgets.flsh: no cost named 'flsh': did you mean flash"),
-        ("latency: 3 MHz", "budget latency=3 MHz: 'MHz' is no unit of a quantity in ms"),
+        ("latency: 3 MHz", "budget latency=3 MHz: 'MHz' is not a unit of a quantity in ms"),
         ("flash: 12", "'12.0' has no unit; write it like 350KiB"),
     ],
 )

@@ -8,8 +8,8 @@ from torch import nn
 
 import hwbmpq
 from hwbmpq.costs.between_layers import BetweenLayers
-from hwbmpq.hardware.formats import WidthPair, parse_format
 from hwbmpq.hardware.lookup_table import Overheads
+from hwbmpq.hardware.schema import WidthPair, parse_format
 from hwbmpq.values import Precision
 
 INT8, FP32 = (

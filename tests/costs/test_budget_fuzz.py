@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hwbmpq.cli.options.target import read_budgets
+from hwbmpq.cli.options.settings import read_budgets
 from hwbmpq.costs import BudgetError, cost_models, parse_budget
 from hwbmpq.errors import HwbmpqError
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hwbmpq.costs import BudgetError, parse_budget
-from hwbmpq.costs.budgets import Budget
+from hwbmpq.costs.network import Budget
 from hwbmpq.errors import UnknownNameError
 
 
@@ -42,7 +42,7 @@ def test_a_budget_is_read(cost: str, text: str | float, field: str, value: float
     [
         ("memory", "350", "'350' has no unit; write it like 350KiB"),
         ("memory", "350 KB", "'KB' is ambiguous: write kB"),
-        ("latency", "3 MHz", "'MHz' is no unit of a quantity in ms"),
+        ("latency", "3 MHz", "'MHz' is not a unit of a quantity in ms"),
         ("latency", "12x", "only a memory can be so many times smaller than in float"),
         ("energy", "-3 uJ", "must be greater than zero"),
         ("memory", "0x", "must be greater than zero"),
@@ -50,8 +50,8 @@ def test_a_budget_is_read(cost: str, text: str | float, field: str, value: float
         ("memory", "-3x", "must be greater than zero"),
         ("bops", "130%", "is more than every layer at its widest"),
         ("latency", float("nan"), "must be greater than zero"),
-        ("latency", "fast", "'fast' is no quantity in ms"),
-        ("latency", "", "'' is no quantity"),
+        ("latency", "fast", "'fast' is not a quantity in ms"),
+        ("latency", "", "'' is not a quantity"),
     ],
 )
 def test_a_wrong_budget_gets_one_sentence_and_the_valid_forms(

@@ -4,8 +4,8 @@ import pytest
 
 from hwbmpq.costs.interpolate import Interpolator, Shape, leave_one_out, shape_of
 from hwbmpq.costs.lookup import geometry
-from hwbmpq.hardware.formats import WidthPair, parse_format
 from hwbmpq.hardware.lookup_table import TableEntry
+from hwbmpq.hardware.schema import WidthPair, parse_format
 from hwbmpq.testing import conv_layer, linear_layer
 from hwbmpq.values import Layer
 

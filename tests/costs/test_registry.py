@@ -148,7 +148,7 @@ def test_a_model_that_extends_one_of_ours_has_its_own_name(plugin_site: Path) ->
     ("name", "message"),
     [
         ("raises", "cost model 'raises' failed: ZeroDivisionError"),
-        ("negative", "gave a cost that is negative or no number"),
+        ("negative", "gave a cost that is negative or not a number"),
     ],
 )
 def test_a_defect_of_a_plug_in_is_named(name: str, message: str, plugin_site: Path) -> None:

@@ -8,9 +8,9 @@ from torch.nn import functional as F
 import hwbmpq
 from hwbmpq.data.torchvision_import import import_timm
 from hwbmpq.graph import describe_trace
-from hwbmpq.graph.fxgraph import trace_with_export, trace_with_fx
 from hwbmpq.graph.hooks import trace_with_hooks
 from hwbmpq.graph.operations import Trace
+from hwbmpq.graph.trace import trace_with_export, trace_with_fx
 
 
 def _in_place(x: Tensor) -> Tensor:

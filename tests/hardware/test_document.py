@@ -5,8 +5,7 @@ import time
 
 import pytest
 
-from hwbmpq.hardware.document import MOST_BYTES, parse_document
-from hwbmpq.hardware.problems import ProfileError
+from hwbmpq.hardware.document import MOST_BYTES, ProfileError, parse_document
 
 
 def plain(text: str | bytes) -> dict[str, object]:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hwbmpq.cli.main import main
 from hwbmpq.costs import check_cost_models, cost_models
 from hwbmpq.hardware import ProfileError, check_profile, shipped_folder
-from hwbmpq.hardware.problems import MOST_PROBLEMS
+from hwbmpq.hardware.document import MOST_PROBLEMS
 
 SHIPPED = [path.read_text() for path in sorted(shipped_folder().glob("*.yaml"))]
 TABLES = [path.read_text() for path in sorted((shipped_folder() / "tables").glob("*.json"))]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hwbmpq.measure import DEFAULT_WIDTHS, LayerKernel, Results, kit_runner, layer_kernels
-from hwbmpq.measure.manifest import write_into, write_kernels
+from hwbmpq.measure.manifest import kernel_files
 from hwbmpq.measure.results import parse_results
 from hwbmpq.testing import conv_layer, linear_layer
 
@@ -33,7 +33,8 @@ def kernels() -> tuple[LayerKernel, ...]:
 def folder(kernels: tuple[LayerKernel, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a runner needs for the layers."""
     place = tmp_path_factory.mktemp("kernels")
-    write_kernels(write_into(place), kernels, widths=DEFAULT_WIDTHS, models=["hwbmpq:tiny at 8x12x12"])
+    for name, content in kernel_files(kernels, widths=DEFAULT_WIDTHS, models=["hwbmpq:tiny at 8x12x12"]):
+        (place / name).write_bytes(content)
     return place
 
 

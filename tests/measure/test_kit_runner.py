@@ -1,5 +1,6 @@
 """The runner, on this machine."""
 
+import itertools
 import json
 import os
 import shutil
@@ -146,9 +147,9 @@ def test_texts_are_made_printable() -> None:
 def test_progress_is_a_few_lines_where_nobody_watches(
     is_terminal: bool, lines: int, ends: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = kit_runner._ProgressLine(is_terminal=is_terminal)
+    show = kit_runner.progress_line(is_terminal=is_terminal)
     for done in range(1, 1000):
-        line.show(done, 999)
+        show(done, 999)
     written = capsys.readouterr().err
     assert written.count("visits") == lines
     assert written.endswith(f"999 of 999 visits (100%){ends}")
@@ -186,10 +187,12 @@ def test_cores_are_given_back() -> None:
 def test_disturbed_runs_are_repeated_and_the_calmest_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter([0, 3, 3, 4, 4, 9, 9, 11])  # before and after each run: 3, 1, 5 and 2 preemptions
     monkeypatch.setattr(kit_runner, "preemptions", lambda: next(counts))
-    assert kit_runner.undisturbed(lambda: None) == 1
+    runs = itertools.count()
+    assert kit_runner.undisturbed(lambda: next(runs)) == 1
     calm = iter([0, 0])
     monkeypatch.setattr(kit_runner, "preemptions", lambda: next(calm))
-    assert kit_runner.undisturbed(lambda: None) == 0
+    runs = itertools.count()
+    assert kit_runner.undisturbed(lambda: next(runs)) == 0
 
 
 def test_groups_are_bounded_in_number_and_bytes() -> None:

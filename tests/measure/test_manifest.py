@@ -62,17 +62,16 @@ def test_nothing_to_measure_and_too_much_are_refused(monkeypatch: pytest.MonkeyP
 
 def test_titles_are_made_fit_for_results_before_anything_is_measured() -> None:
     kernels = layer_kernels([[linear_layer(8, 4)]], [W8A8], accumulates_int32=True)
-    written = manifest.write_kernels(
-        lambda name, content: None, kernels, widths=[W8A8], models=["file:\x1b[1m\U0001f600.py", "x" * 500]
-    )
-    assert written["models"] == ["file:?[1m?.py", "x" * 300]
+    models = ["file:\x1b[1m\U0001f600.py", "x" * 500]
+    files = dict(manifest.kernel_files(kernels, widths=[W8A8], models=models))
+    assert json.loads(files["manifest.json"])["models"] == ["file:?[1m?.py", "x" * 300]
 
 
 def test_without_the_name_of_a_network_nothing_is_written() -> None:
     kernels = layer_kernels([[conv_layer(8, 16, size=12)]], [W8A8], accumulates_int32=True)
     written: list[str] = []
     with pytest.raises(HwbmpqError, match="at least one network"):
-        manifest.write_kernels(lambda name, content: written.append(name), kernels, widths=[W8A8], models=[])
+        written += [name for name, _ in manifest.kernel_files(kernels, widths=[W8A8], models=[])]
     assert written == []
 
 

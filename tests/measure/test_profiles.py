@@ -12,9 +12,9 @@ import pytest
 import hwbmpq
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.hardware.lookup_table import TableEntry
-from hwbmpq.measure import Measurement, Results, findings, profiles, tables, write_profile
+from hwbmpq.measure import Measurement, Results, findings, profiles, write_profile
+from hwbmpq.measure.profiles import device_name
 from hwbmpq.measure.results import parse_results
-from hwbmpq.measure.tables import device_name
 from hwbmpq.values import Precision
 
 Sign = Callable[[Mapping[str, Any]], dict[str, Any]]
@@ -102,7 +102,7 @@ def test_a_table_that_a_copy_of_the_profile_names_stays(
     measurement: Measurement, other: Measurement, tmp_path: Path
 ) -> None:
     write_profile(measurement, "acme", folder=tmp_path)
-    text = (tmp_path / "acme.yaml").read_text().replace('name: "acme"', 'name: "mine"')
+    text = (tmp_path / "acme.yaml").read_text().replace("name: acme", "name: mine")
     (tmp_path / "mine.yaml").write_text(text)
     write_profile(other, "acme", folder=tmp_path, overwrite=True)
     assert hwbmpq.load_profile(str(tmp_path / "mine.yaml")).tables["layers"].device.startswith("Acme")
@@ -277,9 +277,9 @@ def test_estimates_are_tried_on_a_sample(parsed: Results, monkeypatch: pytest.Mo
         tried.append(len(entries))
         return (0.25,)
 
-    monkeypatch.setattr(tables, "leave_one_out", counted)
+    monkeypatch.setattr("hwbmpq.measure.measurement.leave_one_out", counted)
     one = Measurement.of(parsed)
-    many = replace(one, layers=tuple(layer for layer in one.layers if layer.entry.program == "float32") * 375)
+    many = replace(one, layers=tuple(layer for layer in one.layers if layer.program == "float32") * 375)
     assert len(many.layers) == 1500
     assert many.estimate_errors == {"float32": 0.25}
     assert tried == [200]

@@ -144,15 +144,39 @@ ABSURDITIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         lambda c: (c["machine"].update(cores=2), c["settings"].update(threads=9999)),
         "9999 threads on a machine of 2 cores",
     ),
-    "no date": (lambda c: c["machine"].update(date="9999-99-99"), "'9999-99-99' is not a date"),
+    "no date": (
+        lambda c: c["machine"].update(date="9999-99-99"),
+        r"machine\.date: Input should be a valid date",
+    ),
     "widths in words": (lambda c: c["manifest"].update(widths=["hello"]), "'hello' is not a pair of widths"),
-    "no input channels": (lambda c: _geometry(c).pop("in_channels"), "the geometry lacks 'in_channels'"),
-    "a key for people": (lambda c: _geometry(c).update(note="\x1b[31m"), "a geometry has no 'note'"),
-    "a key that paints": (lambda c: _geometry(c).update({"\x1b[31m": 1}), r"a geometry has no '\\x1b\[31m'"),
-    "a word for a size": (lambda c: _geometry(c).update(groups="1"), "groups of a geometry cannot be '1'"),
-    "a part of a channel": (lambda c: _geometry(c).update(out_h=1.5), "out_h of a geometry cannot be '1.5'"),
-    "a size for sides": (lambda c: _geometry(c).update(stride=2), "stride of a geometry cannot be '2'"),
-    "an operation that paints": (lambda c: _geometry(c).update(op="\x1b[1m"), "op of a geometry cannot be"),
+    "no input channels": (
+        lambda c: _geometry(c).pop("in_channels"),
+        r"geometry\.in_channels: Field required",
+    ),
+    "a key for people": (
+        lambda c: _geometry(c).update(note="\x1b[31m"),
+        r"geometry\.note: Extra inputs are not permitted",
+    ),
+    "a key that paints": (
+        lambda c: _geometry(c).update({"\x1b[31m": 1}),
+        r"geometry\.\?\[31m: Extra inputs are not permitted",
+    ),
+    "a word for a size": (
+        lambda c: _geometry(c).update(groups="1"),
+        r"geometry\.groups: Input should be a valid integer",
+    ),
+    "a part of a channel": (
+        lambda c: _geometry(c).update(out_h=1.5),
+        r"geometry\.out_h: Input should be a valid integer",
+    ),
+    "a size for sides": (
+        lambda c: _geometry(c).update(stride=2),
+        r"geometry\.stride: Input should be a valid array",
+    ),
+    "an operation that paints": (
+        lambda c: _geometry(c).update(op="\x1b[1m"),
+        r"geometry\.op: .* is not an operation",
+    ),
     "no network": (lambda c: c["manifest"].update(models=[]), r"manifest\.models"),
     "an unknown operation": (
         lambda c: c["manifest"]["kernels"][5].update(operation="dance"),

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from hwbmpq.costs import FigureLog, LayerwiseCost
-from hwbmpq.costs.latency import Roofline
+from hwbmpq.costs.analytic import Roofline
 from hwbmpq.costs.model import LayerCost
 
 

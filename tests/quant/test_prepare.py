@@ -168,7 +168,7 @@ def test_assign_checks_everything_before_it_changes_anything(tiny_cnn: nn.Module
     prepared(tiny_cnn, images)
     with pytest.raises(HwbmpqError, match=r"no quantized layer named 7; it has: 0, 3, 6, 8"):
         assign(tiny_cnn, {"3": 2, "7": 2})
-    with pytest.raises(ValueError, match="weight_bits=1 is no width: use 2 to 16, or 32 for float"):
+    with pytest.raises(ValueError, match="weight_bits=1 is not a width: use 2 to 16, or 32 for float"):
         assign(tiny_cnn, {"3": 2, "6": 1})
     assert precisions(tiny_cnn)["3"] == "W4A4"
 

@@ -176,7 +176,7 @@ def damaged(trial: Trial) -> None:
     trial.counts["files damaged"] += len(victims)
     ended = trial.resume()
     if victims == names:
-        assert_clear_error(ended, "checkpoint.pt", "start the run anew")
+        assert_clear_error(ended, "checkpoint.pt", "start the run over")
         trial.counts["runs beyond help, refused"] += 1
         assert_finished(trial.begin("--overwrite"))
     else:

@@ -7,14 +7,18 @@ from typing import Any
 import pytest
 
 from hwbmpq.measure import Results, ResultsError
-from hwbmpq.measure.results import KernelEntry, parse_results
-from hwbmpq.measure.summary import Summary, fit_line, is_integer_kernel, middle_mean
+from hwbmpq.measure.measurement import Summary, fit_line, is_integer_kernel, middle_mean
+from hwbmpq.measure.results import Kernel, parse_results
 
 Sign = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
-def entry(results: Results, form: str, op: str = "conv2d") -> KernelEntry:
-    return next(e for e in results.manifest.kernels if e.program == form and (e.geometry or {})["op"] == op)
+def kernel_of(results: Results, form: str, op: str = "conv2d") -> Kernel:
+    return next(
+        kernel
+        for kernel in results.manifest.kernels
+        if kernel.geometry is not None and kernel.program == form and kernel.geometry.op == op
+    )
 
 
 def test_what_the_profiler_and_the_call_take_is_told_from_the_chains(parsed: Results) -> None:
@@ -30,11 +34,12 @@ def test_what_the_profiler_and_the_call_take_is_told_from_the_chains(parsed: Res
 def test_a_layer_is_its_kernel_without_layouts_and_without_the_profiler(
     parsed: Results, form: str, us_per_mac: float
 ) -> None:
-    one = entry(parsed, form)
+    one = kernel_of(parsed, form)
     timing = Summary(parsed).layer_timing(one)
     assert timing is not None
-    assert timing.us == pytest.approx((one.geometry or {})["macs"] * us_per_mac)
-    assert timing.kernel == ("QLinearConv" if "int8" in form else "Conv")
+    assert one.geometry is not None
+    assert timing.us == pytest.approx(one.geometry.macs * us_per_mac)
+    assert timing.node == ("QLinearConv" if "int8" in form else "Conv")
     assert (timing.std, timing.count) == (0, 4)
 
 
@@ -60,7 +65,7 @@ def test_a_slow_clock_is_made_up_for(made_up: dict[str, Any], sign: Sign) -> Non
         for node in kernel["ops"].values():
             node["us"][3] *= 1.1
     results = parse_results(sign(content), "made up")
-    timing = Summary(results).layer_timing(entry(results, "float32"))
+    timing = Summary(results).layer_timing(kernel_of(results, "float32"))
     assert timing is not None
     assert timing.std == pytest.approx(0, abs=1e-6)
 
@@ -73,7 +78,7 @@ def test_disturbed_rounds_are_left_out(made_up: dict[str, Any], sign: Sign) -> N
             node["us"][3] *= 40
     summary = Summary(parse_results(sign(content), "made up"))
     assert summary.disturbed_share == pytest.approx(0.25)
-    timing = summary.layer_timing(entry(summary.results, "float32"))
+    timing = summary.layer_timing(kernel_of(summary.results, "float32"))
     assert timing is not None
     assert timing.count == 3
     assert timing.std == pytest.approx(0)

@@ -1,23 +1,129 @@
-"""Energy: per multiply-accumulate with memory traffic, per operation, or power times time."""
+"""Costs by formula from a profile's figures: bit operations, latency from peak rates, and energy."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from math import prod
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from hwbmpq.costs.arrays import fusion_factor
-from hwbmpq.costs.figures import FigureLog
+from hwbmpq.costs.accelerators import fusion_factor
 from hwbmpq.costs.geometry import as_gemm, traffic_bits
-from hwbmpq.costs.model import CostOptions, LayerCost, LayerwiseCost
-from hwbmpq.costs.registry import get_cost_model, register
-from hwbmpq.costs.table import Candidates, CostTable, FigureUse, Number
-from hwbmpq.errors import UnsupportedPrecisionError
-from hwbmpq.hardware.formats import WidthPair
-from hwbmpq.hardware.profile import HardwareProfile
-from hwbmpq.hardware.widths import op_of
+from hwbmpq.costs.model import (
+    MS_PER_SECOND,
+    CostOptions,
+    FigureLog,
+    LayerCost,
+    LayerwiseCost,
+    register,
+)
+from hwbmpq.costs.quantities import chosen_model
+from hwbmpq.costs.table import Candidates, CostTable, FigureUse, Layers, Number
+from hwbmpq.errors import CostModelError, UnsupportedPrecisionError
+from hwbmpq.hardware.profile import HardwareProfile, op_of
+from hwbmpq.hardware.schema import MemoryLevel, WidthPair
 from hwbmpq.values import Layer
+
+
+@register("bops")
+class BitOperations(LayerwiseCost):
+    """Bit operations, MACs times both widths: a proxy, not the time or energy of a real device."""
+
+    unit: ClassVar[str] = "bit-op"
+    formula: ClassVar[str] = "MACs * weight_bits * activation_bits"
+
+    def per_layer(self, figures: FigureLog) -> LayerCost:
+        return lambda layer, pair: layer.macs * pair.weight.bits * pair.activation.bits
+
+    def notes(self, profile: HardwareProfile) -> tuple[str, ...]:
+        return ("bit operations are a proxy: real devices gain less from fewer bits",)
+
+
+class _MemoryTraffic(LayerwiseCost):
+    """Counts what moves between the compute units and the memories that store weights and activations."""
+
+    weights_in: str | None = None
+    """The memory that stores the weights (default: the last that holds them)."""
+    activations_in: str | None = None
+    """The memory that stores the activations (default: the last that holds them)."""
+
+    def levels(self, figures: FigureLog) -> tuple[MemoryLevel, MemoryLevel]:
+        weights = figures.level("weights", self.weights_in)
+        return weights, figures.level("activations", self.activations_in)
+
+
+@register("throughput_table")
+class ThroughputTable(LayerwiseCost):
+    """Milliseconds from the MACs per cycle that the profile lists per operation and widths."""
+
+    unit: ClassVar[str] = "ms"
+    formula: ClassVar[str] = "MACs / (efficiency * units * macs_per_cycle(op, w, a) * clock), or / macs_per_s"
+    needs: ClassVar[tuple[str, ...]] = ("clock.core_hz (for macs_per_cycle)", "compute.table")
+
+    def per_layer(self, figures: FigureLog) -> LayerCost:
+        units = figures.profile.compute.units * figures.efficiency()
+        rates: dict[tuple[str, tuple[int, ...], WidthPair], float] = {}
+
+        def cost(layer: Layer, pair: WidthPair) -> Number:
+            key = (op_of(layer), layer.kernel_size, pair)
+            if key not in rates:
+                field, rate = figures.row("compute", *key)
+                rates[key] = rate * (figures.need("clock", "core_hz") if field == "macs_per_cycle" else 1.0)
+            return layer.macs / (rates[key] * units) * MS_PER_SECOND
+
+        return cost
+
+
+@register("roofline")
+class Roofline(_MemoryTraffic, ThroughputTable):
+    """Milliseconds, the longer of computing and of moving weights and activations.
+
+    Each memory that holds weights or activations moves its share at its bandwidth, all at the same time. A
+    memory that is ``on_chip`` keeps up with the compute units.
+    """
+
+    formula: ClassVar[str] = (
+        "max(MACs / (efficiency * units * macs_per_cycle * clock), bytes / bandwidth of each memory); "
+        "bytes = weights * w / 8 + (inputs + outputs) * a / 8"
+    )
+    needs: ClassVar[tuple[str, ...]] = (
+        "clock.core_hz (for macs_per_cycle)",
+        "compute.table",
+        "memory that holds weights, activations: bandwidth_bytes_per_s or bytes_per_cycle",
+    )
+
+    def per_layer(self, figures: FigureLog) -> LayerCost:
+        compute = super().per_layer(figures)
+        weights, activations = self.levels(figures)
+        weight_rate = _bytes_per_second(figures, weights)
+        activation_rate = _bytes_per_second(figures, activations)
+
+        def cost(layer: Layer, pair: WidthPair) -> Number:
+            weight_bits, activation_bits = traffic_bits(layer, pair.weight.bits, pair.activation.bits)
+            times = (weight_bits / 8 / weight_rate, activation_bits / 8 / activation_rate)
+            moving = sum(times) if weights is activations else max(times)
+            return max(compute(layer, pair), moving * MS_PER_SECOND)
+
+        return cost
+
+    def notes(self, profile: HardwareProfile) -> tuple[str, ...]:
+        efficiency = profile.compute.efficiency
+        is_measured = any(
+            "measured" in (row.kind, row.macs_per_cycle and row.macs_per_cycle.kind)
+            for row in profile.compute.table
+        )
+        if not is_measured and (efficiency is None or efficiency.value == 1):
+            return ("a peak roofline: real kernels are slower",)
+        return ()
+
+
+def _bytes_per_second(figures: FigureLog, level: MemoryLevel) -> float:
+    if level.bandwidth_bytes_per_s is None and level.bytes_per_cycle is not None:
+        return figures.need_of(level, "bytes_per_cycle") * figures.need("clock", "core_hz")
+    if level.bandwidth_bytes_per_s is None and level.on_chip:
+        return float("inf")
+    return figures.need_of(level, "bandwidth_bytes_per_s")
+
 
 UJ_PER_PJ = 1e-6
 OPERATIONS_PER_MAC = 2
@@ -59,7 +165,7 @@ _VASQUEZ = FigureUse(
 
 
 @register("mac_energy")
-class MacEnergy(LayerwiseCost):
+class MacEnergy(_MemoryTraffic):
     """Microjoules: energy of the multiply-accumulates, and of moving weights and activations.
 
     ``horowitz45_fit`` is a fit through Horowitz' 45 nm table with an accumulator, ``bitfusion45`` a fusion unit,
@@ -85,10 +191,6 @@ class MacEnergy(LayerwiseCost):
     """Bits of the accumulator for horowitz45_fit (default: the profile's); ``grown``: ceil(log2(depth)) + w + a."""
     traffic: bool = True
     """Count moving weights and activations as well."""
-    weights_in: str | None = None
-    """The memory that stores the weights (default: the last that holds them)."""
-    activations_in: str | None = None
-    """The memory that stores the activations (default: the last that holds them)."""
 
     def per_layer(self, figures: FigureLog) -> LayerCost:
         arithmetic = self.per_mac(figures)
@@ -125,10 +227,8 @@ class MacEnergy(LayerwiseCost):
                 * (prod(layer.input_shape) + layer.weight_elements)
                 * layer.calls
             )
-        per_weight_bit = figures.need_of(figures.level("weights", self.weights_in), "energy_pj_per_bit")
-        per_activation_bit = figures.need_of(
-            figures.level("activations", self.activations_in), "energy_pj_per_bit"
-        )
+        levels = self.levels(figures)
+        per_weight_bit, per_activation_bit = (figures.need_of(level, "energy_pj_per_bit") for level in levels)
 
         def cost(layer: Layer, pair: WidthPair) -> float:
             weights, activations = traffic_bits(layer, pair.weight.bits, pair.activation.bits)
@@ -186,12 +286,12 @@ class PowerTime(CostOptions):
     kind: Literal["active", "upper_bound"] = "active"
     """``active``: the power while computing. ``upper_bound``: all that the board may draw."""
 
-    def tabulate(
-        self, layers: Iterable[Layer], profile: HardwareProfile, precisions: Candidates
-    ) -> CostTable:
+    def tabulate(self, layers: Layers, profile: HardwareProfile, precisions: Candidates) -> CostTable:
         figures = FigureLog(profile, "power_time")
         watts = figures.need("power", "active_w" if self.kind == "active" else "budget_w")
-        latency = get_cost_model("latency").tabulate(layers, profile, precisions)
+        latency = chosen_model("latency", profile).tabulate(layers, profile, precisions)
+        if latency.unit != "ms":
+            raise CostModelError(f"cost model {latency.model!r} gave {latency.unit} for latency")
         notes = latency.notes
         if self.kind == "upper_bound":
             notes = (*notes, "an upper bound: the board's whole power budget for the whole time")

@@ -1,0 +1,219 @@
+"""Flags that are settings of a run: type, choices, default and help are those of ``RunSettings``."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+
+import hwbmpq
+from hwbmpq.cli.options.common import RegistryNames, activation_bits, parse_bits, several
+from hwbmpq.errors import HwbmpqError
+from hwbmpq.registry import DATA_SOURCES
+
+if TYPE_CHECKING:
+    from hwbmpq.training.settings import RunSettings
+
+_GROUPS = {
+    "method": "method objective sensitivity quantizer per_channel",
+    "data": "data data_root train_images test_images calibration_images augment workers",
+    "schedule": "epochs warmup_epochs interval_epochs decide_after max_steps",
+}
+"""The settings that ``compress`` lists together; what stands in no group is about optimization."""
+_VALUES = {
+    "model": "SPEC",
+    "input": "CxHxW",
+    "weights": "FILE",
+    "data_root": "DIR",
+    "device": "auto|cpu|cuda|mps",
+    "decide_after": "20,40,100",
+    "lr_decay_at": "0.4,0.7",
+    int: "N",
+    float: "X",
+}
+"""What help shows for a value, by setting or type."""
+_MAY_CHANGE = {"baseline", "device", "data_root", "checkpoint_minutes", "workers"}
+"""Settings that a resumed run may get anew: they change nothing in the result."""
+_FOLLOW_EPOCHS = ("warmup_epochs", "interval_epochs", "decide_after")
+_FOLLOW_DATA = ("input", "num_classes")
+
+
+def add_settings(group: argparse._ActionsContainer, names: str, **options: Any) -> None:
+    """A flag for each setting; ``options`` are argparse's, and stand above what the setting says."""
+    fields = hwbmpq.training.RunSettings.model_fields
+    for name in names.split():
+        info = fields[name]
+        default = None if info.is_required() else info.default
+        shown = ", ".join(map(str, default)) if isinstance(default, tuple) else default
+        said = _argument(name, info.annotation)
+        text, notes = setting_text(name), []
+        if isinstance(said.get("choices"), RegistryNames):
+            notes.append("one of %(choices)s")
+        if default is not None and default is not False and "by default" not in text:
+            notes.append(f"default: {shown}")
+        text += f" ({'; '.join(notes)})" if notes else ""
+        arguments = {"default": default, "help": text, **said, **options}
+        group.add_argument(f"--{name.replace('_', '-')}", **arguments)
+
+
+def setting_text(name: str) -> str:
+    """What a setting means, as argparse's help."""
+    own = hwbmpq.training.RunSettings.model_fields[name].description
+    text = own or hwbmpq.search.AllocationConfig.model_fields[name].description or ""
+    text = " ".join(text.replace("``", "").replace("%", "%%").split()).removesuffix(".")
+    return text if text[1:2].isupper() else text[:1].lower() + text[1:]
+
+
+def _argument(name: str, annotation: Any) -> dict[str, Any]:
+    """How argparse reads a setting's value."""
+    registries = {**hwbmpq.training.settings.CHOSEN_BY_NAME, "data": DATA_SOURCES}
+    if name in registries:
+        names = RegistryNames(registries[name], ("auto",) if name == "solver" else ())
+        return {"type": names, "choices": names, "metavar": "SPEC" if name == "data" else "NAME"}
+    if name == "bits":
+        return {"type": parse_bits, "metavar": "2,4,8"}
+    if name == "activation_bits":
+        words = ("auto", "same", "widest", "float")
+        return {"type": activation_bits(*words), "metavar": f"{'|'.join(words)}|N"}
+    kinds = (annotation,) if get_origin(annotation) in (Literal, tuple) else get_args(annotation)
+    kind = next((kind for kind in kinds if kind is not NoneType), annotation)
+    if kind is bool:
+        return {"action": argparse.BooleanOptionalAction}
+    if get_origin(kind) is Literal:
+        return {"choices": get_args(kind)}
+    if get_origin(kind) is tuple:
+        kind = several(get_args(kind)[0], _VALUES[name])
+    return {"type": kind, "metavar": _VALUES.get(name, _VALUES.get(kind))}
+
+
+def add_model_options(parser: argparse.ArgumentParser, *, required: bool = True, **options: Any) -> None:
+    """``--model`` and its companions, for every command that takes a network."""
+    group = parser.add_argument_group("network")
+    add_settings(group, "model", required=required, **options)
+    add_settings(group, "input num_classes", **options)
+    add_settings(group.add_mutually_exclusive_group(), "pretrained weights", **options)
+    add_settings(group, "tie", **options)
+
+
+def add_data_options(group: argparse._ActionsContainer, **options: Any) -> None:
+    """``--data`` and where to look for it; ``options`` are those of ``--data``."""
+    add_settings(group, "data", **options)
+    add_settings(group, "data_root")
+    group.add_argument("--download", action="store_true", help="fetch the data set if it is not there")
+
+
+def add_allocation_options(parser: argparse.ArgumentParser, **options: Any) -> None:
+    """The widths to choose among, and who chooses."""
+    add_settings(parser.add_argument_group("widths"), "bits activation_bits solver", **options)
+
+
+def add_budget_option(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--budget",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="COST=AMOUNT",
+        help="an upper bound on a cost, such as memory=350KiB, memory=12x (a twelfth of float), latency=8ms, energy=40uJ or "
+        "bops=30%%; several hold together (default: the profile's own)",
+    )
+
+
+def read_budgets(texts: Sequence[str]) -> dict[str, str]:
+    """``["memory=350KiB", "latency=8ms"]`` by cost."""
+    budgets: dict[str, str] = {}
+    for text in texts:
+        name, equals, amount = (part.strip() for part in text.partition("="))
+        if not equals or not name or not amount:
+            raise HwbmpqError(
+                f"budget {text!r}: write COST=AMOUNT",
+                hint="for example memory=350KiB, memory=12x, latency=8ms, energy=40uJ, bops=30%",
+            )
+        if name in budgets:
+            raise HwbmpqError(f"two budgets on {name}: {budgets[name]} and {amount}")
+        budgets[name] = amount
+    return budgets
+
+
+def add_training_options(parser: argparse.ArgumentParser) -> None:
+    """Every setting as a flag. One that is not given is None, so that the config file and the recipe can speak."""
+    parser.add_argument(
+        "--recipe",
+        metavar="NAME",
+        help="a run of the BMPQ paper's tables: network, data, method, budget, schedule; other flags win (names: below)",
+    )
+    add_model_options(parser, required=False, default=None)
+    device = parser.add_argument_group("device")
+    add_settings(device, "target")
+    add_budget_option(device)
+    add_allocation_options(parser, default=None)
+    taken = {action.dest for action in parser._actions} | {"budgets"}
+    grouped = {name for names in _GROUPS.values() for name in names.split()}
+    others = (name for name in hwbmpq.training.RunSettings.model_fields if name not in taken | grouped)
+    for title, names in {**_GROUPS, "optimization": " ".join(others)}.items():
+        group = parser.add_argument_group(title)
+        add_settings(group, names, default=None)
+        if title == "data":
+            group.add_argument(
+                "--download", action="store_true", help="fetch the data set if it is not there"
+            )
+
+
+def given_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings that were given as flags."""
+    names = hwbmpq.training.RunSettings.model_fields
+    given = {name: value for name, value in vars(args).items() if name in names and value is not None}
+    if args.budget:
+        given["budgets"] = read_budgets(args.budget)
+    return given
+
+
+def settings_from(args: argparse.Namespace) -> "RunSettings":
+    """Flags over the ``--config`` file over the recipe."""
+    training = hwbmpq.training
+    found = {} if args.recipe is None else dict(training.get_paper_recipe(args.recipe).settings)
+    found |= {} if args.config is None else training.read_settings(Path(args.config))
+    given = given_settings(args)
+    stale: tuple[str, ...] = ()
+    if given.keys() & {"epochs", "data", "decide_after", "max_steps"}:
+        stale += _FOLLOW_EPOCHS  # the file's warm-up belongs to other epochs
+    if given.keys() & {"model", "data"}:
+        stale += _FOLLOW_DATA
+    found = {name: value for name, value in found.items() if name not in stale} | given
+    for name in ("model", "target"):
+        if found.get(name) is None:
+            raise HwbmpqError(
+                f"--{name} is missing",
+                hint="for example: hwbmpq compress --model timm:resnet18 --target jetson_nano.yaml",
+            )
+    return training.resolve_settings(_with_absolute_paths(found), recipe=args.recipe)
+
+
+def _with_absolute_paths(settings: dict[str, Any]) -> dict[str, Any]:
+    """Files by their full paths, so that the run can be resumed from another folder."""
+    found = dict(settings)
+    for name in ("weights", "data_root"):
+        if found.get(name):
+            found[name] = str(Path(found[name]).expanduser().absolute())
+    for name, kinds in (("data", ("npz", "folder")), ("model", ("file",))):
+        kind, _, path = str(found.get(name, "")).partition(":")
+        if kind in kinds:
+            found[name] = f"{kind}:{Path(path).expanduser().absolute()}"
+    target = Path(str(found["target"])).expanduser()
+    if target.is_file():
+        found["target"] = str(target.absolute())
+    return found
+
+
+def resumed_settings(args: argparse.Namespace, settings: "RunSettings") -> "RunSettings":
+    """The settings of a run that continues: its own, but for where it runs."""
+    given = given_settings(args)
+    others = [name for name in ("config", "recipe") if getattr(args, name) is not None]
+    fixed = sorted(set(given) - _MAY_CHANGE) + others
+    if fixed:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in fixed)
+        raise HwbmpqError(
+            f"a resumed run keeps its settings: leave out {flags}",
+            hint="to change them, start a new run; the old one's config.yaml can be given as --config",
+        )
+    return settings.model_copy(update=given)
