@@ -34,15 +34,15 @@ def _check_width(text: str) -> str:
 
 
 _Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-_Positive = Annotated[_Number, Field(ge=0)]
-_PLAIN = TypeAdapter(Annotated[dict[str, _Positive], Field(min_length=1)])
+_NotNegative = Annotated[_Number, Field(ge=0)]
+_PLAIN = TypeAdapter(Annotated[dict[str, _NotNegative], Field(min_length=1)])
 
 
 class _Layer(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     score: _Number
-    errors: dict[Annotated[str, AfterValidator(_check_width)], _Positive] = {}
+    errors: dict[Annotated[str, AfterValidator(_check_width)], _NotNegative] | None = None
 
 
 class _Document(BaseModel):
