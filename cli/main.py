@@ -1,4 +1,23 @@
-"""The ``hwbmpq`` command: parser, errors, exit codes."""
+"""Hardware-aware mixed-precision quantization for PyTorch.
+
+hwbmpq trains a network once, quantized, learns from bit gradients how sensitive each layer is,
+and gives every layer the bit width that your device's budget allows.
+
+examples:
+  hwbmpq compress --model timm:resnet18 --target jetson_nano.yaml
+  hwbmpq report runs/resnet18-jetson_nano --html report.html
+  hwbmpq evaluate runs/resnet18-jetson_nano
+  hwbmpq export runs/resnet18-jetson_nano
+  hwbmpq benchmark runs/resnet18-jetson_nano
+  hwbmpq inspect --model timm:resnet18
+  hwbmpq inspect --model file:net.py:make_net --input 3x96x96 --json
+  hwbmpq targets list
+  hwbmpq targets show jetson_nano --model timm:resnet18
+  hwbmpq plan --model hwbmpq:resnet20 --target mpic --budget memory=12x
+  hwbmpq frontier --model hwbmpq:resnet20 --target mpic --target gap9_ne16 --cost latency
+
+'hwbmpq COMMAND --help' explains each command.
+"""
 
 import argparse
 import errno
@@ -20,28 +39,6 @@ USER_ERROR = 2
 INTERRUPTED = 130
 _COMMANDS = "compress report evaluate export benchmark inspect targets costs plan frontier".split()
 
-_DESCRIPTION = """\
-Hardware-aware mixed-precision quantization for PyTorch.
-
-hwbmpq trains a network once, quantized, learns from bit gradients how sensitive each layer is,
-and gives every layer the bit width that your device's budget allows."""
-
-_EPILOG = """\
-examples:
-  hwbmpq compress --model timm:resnet18 --target jetson_nano.yaml
-  hwbmpq report runs/resnet18-jetson_nano --html report.html
-  hwbmpq evaluate runs/resnet18-jetson_nano
-  hwbmpq export runs/resnet18-jetson_nano
-  hwbmpq benchmark runs/resnet18-jetson_nano
-  hwbmpq inspect --model timm:resnet18
-  hwbmpq inspect --model file:net.py:make_net --input 3x96x96 --json
-  hwbmpq targets list
-  hwbmpq targets show jetson_nano --model timm:resnet18
-  hwbmpq plan --model hwbmpq:resnet20 --target mpic --budget memory=12x
-  hwbmpq frontier --model hwbmpq:resnet20 --target mpic --target gap9_ne16 --cost latency
-
-'hwbmpq COMMAND --help' explains each command."""
-
 
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong as all other errors do, rather than the whole usage first."""
@@ -53,12 +50,9 @@ class _Parser(argparse.ArgumentParser):
 
 def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
     """The parser of all commands; if one of them is ``chosen``, the others get their one line of help only."""
-    parser = _Parser(
-        prog="hwbmpq",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=HelpFormatter,
-    )
+    parser = _Parser(prog="hwbmpq", formatter_class=HelpFormatter)
+    parser.description, examples, more = str(__doc__).partition("examples:\n")
+    parser.epilog = examples + more
     parser.add_argument("--version", action="version", version=f"hwbmpq {hwbmpq.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in _COMMANDS:

@@ -56,11 +56,11 @@ def _sync_folder(folder: Path) -> None:
 
 
 def disk_hint(error: OSError) -> str:
-    """What helps against an error of the disk; empty if the error itself says it."""
+    """A hint about an error of the disk; empty if the error speaks for itself."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return "make room on the disk"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return "make the place writable"
+        return "make the folder writable"
     return "check the disk" if error.errno == errno.EIO else ""
 
 
@@ -73,6 +73,6 @@ def checksum(*pieces: bytes | memoryview) -> bytes:
 
 
 def with_checksum(content: bytes, start: int) -> bytes:
-    """``content`` with its own checksum from byte ``start`` on; computed as if zeros stood there."""
+    """``content`` with its own checksum from byte ``start`` on; computed with zeros in its place."""
     before, after = memoryview(content)[:start], memoryview(content)[start + CHECKSUM_DIGITS :]
     return b"".join((before, checksum(before, BLANK_CHECKSUM, after), after))

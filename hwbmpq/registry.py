@@ -255,6 +255,6 @@ DATA_SOURCES: Registry[Any] = Registry(
 EXPORT_FORMATS: Registry[Any] = Registry(
     "export format",
     "hwbmpq.export_formats",
-    dict.fromkeys(("onnx", "packed", "qonnx"), "hwbmpq.export.formats"),
+    dict.fromkeys(("onnx", "packed", "qonnx"), "hwbmpq.export.deployment"),
     check=_has_method("write(network, data, settings, path)"),
 )

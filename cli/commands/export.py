@@ -30,7 +30,7 @@ from hwbmpq.errors import HwbmpqError
 from hwbmpq.registry import EXPORT_FORMATS
 
 if TYPE_CHECKING:
-    from hwbmpq.export.formats import ExportFormat, ExportResult
+    from hwbmpq.export.deployment import ExportFormat, ExportResult
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

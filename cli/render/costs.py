@@ -18,6 +18,7 @@ from hwbmpq.cli.render.tables import (
     plain_table,
     print_remarks,
     print_side_by_side,
+    print_table,
     ratio,
     shorten,
 )
@@ -56,7 +57,9 @@ def print_layer_costs(
         else:
             _print_rows(console, costs, table)
         _print_remarks(console, costs, table)
-    _print_missing(console, costs)
+    for name, error in costs.missing.items():
+        hint = f" ({error.hint})" if error.hint else ""
+        console.print(f"[yellow]no {escape(name)}:[/] {escape(str(error) + hint)}")
 
 
 def _print_additive(
@@ -107,11 +110,11 @@ def _additive_table(
 
 def _print_rows(console: Console, costs: "NetworkCosts", table: "CostTable") -> None:
     """A cost that is the largest of several sums: at each width, the sum that decides."""
-    view = plain_table(f"{table.name}, worst step", "weight width", ">peak", "~at")
+    rows = []
     for width in costs.widths:
-        peak = costs.peak(table.name, width)
-        view.add_row(costs.label(width), amount(costs.total(table.name, width), table.unit), Text(peak.label))
-    console.print(view)
+        total = amount(costs.total(table.name, width), table.unit)
+        rows.append((costs.label(width), total, Text(costs.peak(table.name, width).label)))
+    print_table(console, f"{table.name}, worst step", ("weight width", ">peak", "~at"), rows)
 
 
 def _print_remarks(console: Console, costs: "NetworkCosts", table: "CostTable") -> None:
@@ -155,12 +158,6 @@ def _remarks_on_network(costs: "NetworkCosts") -> list[str]:
     if len(costs.widths) == 1:
         remarks.append(f"one width to choose from, W{costs.widths[0]}: nothing to allocate")
     return remarks
-
-
-def _print_missing(console: Console, costs: "NetworkCosts") -> None:
-    for name, error in costs.missing.items():
-        hint = f" ({error.hint})" if error.hint else ""
-        console.print(f"[yellow]no {escape(name)}:[/] {escape(str(error) + hint)}")
 
 
 def print_comparison(console: Console, all_costs: Sequence["NetworkCosts"], *, title: str) -> None:

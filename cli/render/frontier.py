@@ -97,7 +97,7 @@ def plot_frontiers(
 
 
 def _draw_lines(axes: Any, frontiers: "Mapping[str, Frontier]", size: float) -> None:
-    from hwbmpq.report.html.colours import DISTINCT
+    from hwbmpq.report.html.plot_style import DISTINCT
 
     for colour, (target, frontier) in zip(cycle([*DISTINCT, "black"]), frontiers.items(), strict=False):
         axes.step(

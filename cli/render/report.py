@@ -111,28 +111,21 @@ def _print_origin(console: Console, report: "RunReport") -> None:
 
 def print_comparison(console: Console, reports: "Sequence[RunReport]") -> None:
     """Several runs side by side."""
-    table = plain_table(f"{len(reports)} runs", "~run")
-    names = _by_interest(reports)
-    room = max(1, (console.width - 30) // 14)
-    for name in names[:room]:
-        table.add_column(name, justify="right")
+    # Accuracy first, then what has a budget, then the rest: a narrow terminal has room for a few.
+    found = {one.name: one for report in reports for one in report.headlines}
+    order = sorted(found.values(), key=lambda one: (one.unit != "%", one.budget is None))
+    names = [one.name for one in order][: max(1, (console.width - 30) // 14)]
+    rows = []
     for report in reports:
         by_name = {one.name: one for one in report.headlines}
-        cells = [_cell(by_name.get(name)) for name in names[:room]]
-        table.add_row(Text(report.name), *cells)
-    console.print(table)
+        rows.append([Text(report.name), *(_cell(by_name.get(name)) for name in names)])
+    columns = ("~run", *(f">{name}" for name in names))
+    print_table(console, f"{len(reports)} runs", columns, rows)
     for report in reports:
         line = Text(f"{report.name}: {report.facts.title} on {report.facts.target}, {report.state}")
         if report.plan is not None:
             line.append("; ").append_text(plan_strip(report.plan))
         console.print(line)
-
-
-def _by_interest(reports: "Sequence[RunReport]") -> list[str]:
-    """Accuracy first, then what has a budget, then the rest: a narrow terminal has room for a few."""
-    found = {one.name: one for report in reports for one in report.headlines}
-    order = sorted(found.values(), key=lambda one: (one.unit != "%", one.budget is None))
-    return [one.name for one in order]
 
 
 def _cell(headline: "Headline | None") -> Text:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hwbmpq.hardware.schema import Figure, LookupTableRef
     from hwbmpq.measure import Validation
 
-_ROOM_FOR_ALL, _ROOM_FOR_MOST = 78, 68
+_WIDE, _ROOM_FOR_ALL, _ROOM_FOR_MOST = 110, 78, 68
 
 
 def print_listings(console: Console, listings: Sequence["Listing"]) -> None:
@@ -34,8 +34,8 @@ def print_listings(console: Console, listings: Sequence["Listing"]) -> None:
         if listing.profile is None:
             table.add_row(Text(name), Text("broken", style="red"))
         else:
-            cells = _listing_cells(name, listing.profile, left_out)
-            table.add_row(*map(Text, cells), _shares(listing.profile))
+            cells = _listing_cells(name, listing.profile, with_names=console.width >= _WIDE)
+            table.add_row(*map(Text, [*cells[:3], *cells[3 + left_out :]]), _shares(listing.profile))
     console.print(table)
     console.print(
         "[dim]flash, ram: the memories that hold weights and activations. figures: % measured / % said (data sheets, "
@@ -52,13 +52,13 @@ def _class(profile: "HardwareProfile") -> str:
     return "none" if profile.device_class == "abstract" else profile.device_class
 
 
-def _listing_cells(name: str, profile: "HardwareProfile", left_out: int) -> list[str]:
+def _listing_cells(name: str, profile: "HardwareProfile", *, with_names: bool) -> list[str]:
     modes = f"\n{counted(len(profile.modes), 'mode')}" if profile.modes else ""
     widths = [[pair.weight.name for pair in profile.pairs], [pair.activation.name for pair in profile.pairs]]
-    memories = [_memory(profile, role) for role in ("weights", "activations")]
+    memories = [_memory(profile, role, with_name=with_names) for role in ("weights", "activations")]
     models = [profile.cost_models.get(quantity) for quantity in ("latency", "energy")]
-    pairs = [memories, ["-" if choice is None else choice.model for choice in models]]
-    return [name + modes, _class(profile), *map("\n".join, [map(_widths, widths), *pairs[left_out:]])]
+    pairs = [map(_widths, widths), memories, ["-" if choice is None else choice.model for choice in models]]
+    return [name + modes, _class(profile), *map("\n".join, pairs)]
 
 
 def _shares(profile: "HardwareProfile") -> Text:
@@ -85,12 +85,13 @@ def _widths(names: Iterable[str]) -> str:
     return " ".join([*parts, *(name for name in formats if "int" not in name)])
 
 
-def _memory(profile: "HardwareProfile", role: str) -> str:
+def _memory(profile: "HardwareProfile", role: str, *, with_name: bool) -> str:
     levels = [level for level in profile.memory if role in level.holds]
     if not levels:
         return "-"
     size = levels[-1].size_bytes
-    return hwbmpq.hardware.format_quantity(size.value, "B", digits=3) if size else "?"
+    text = hwbmpq.hardware.format_quantity(size.value, "B", digits=3) if size else "?"
+    return f"{levels[-1].name} {text}" if with_name else text
 
 
 def figure_shares(profile: "HardwareProfile") -> dict[str, float]:

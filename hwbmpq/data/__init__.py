@@ -4,13 +4,13 @@ from hwbmpq.data.augment import AUGMENTATIONS as AUGMENTATIONS
 from hwbmpq.data.batches import Batches as Batches
 from hwbmpq.data.batches import LoaderBatches as LoaderBatches
 from hwbmpq.data.batches import TrainingBatches as TrainingBatches
+from hwbmpq.data.batches import from_loaders as from_loaders
 from hwbmpq.data.images import ImageData as ImageData
 from hwbmpq.data.images import LabelledImages as LabelledImages
 from hwbmpq.data.load import OpenData as OpenData
 from hwbmpq.data.load import load_data as load_data
 from hwbmpq.data.load import load_images as load_images
 from hwbmpq.data.load import open_data as open_data
-from hwbmpq.data.loaders import from_loaders as from_loaders
 from hwbmpq.data.registry import DATA_SOURCES as DATA_SOURCES
 from hwbmpq.deprecated import renamed_attribute
 

@@ -1,10 +1,11 @@
-"""What is done to images at random: windows and mirror images as arithmetic on pixel indices, which is fast for small
-images in memory; torchvision's and timm's transforms for photographs."""
+"""Random augmentation: windows and mirror images as arithmetic on pixel indices, which is fast for small images in
+memory; torchvision's and timm's transforms for photographs. And the random numbers for it."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import blake2b
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any
@@ -152,3 +153,10 @@ def _shifted(count: int, length: int, shifts: bool, generator: torch.Generator) 
     positions = (torch.arange(length) + moves).abs()
     last = length - 1
     return last - (last - positions).abs()
+
+
+def generator_for(*key: int | str) -> torch.Generator:
+    """A generator for each key: its numbers depend on what they are for, not on what was drawn before."""
+    # Hashed: seeds that are sums or products of small numbers would repeat under other keys.
+    digest = blake2b("/".join(map(str, key)).encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "big"))

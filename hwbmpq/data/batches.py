@@ -1,4 +1,4 @@
-"""Batches for training: the same for the same seed, epoch and step, whoever asks and wherever they start."""
+"""Batches for training, the same for the same seed, epoch and step; and DataLoaders of one's own in their place."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -8,14 +8,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from hwbmpq.data.augment import draw_windows, get_augmentation, photograph_transform
-from hwbmpq.data.images import LabelledImages
-from hwbmpq.data.randomness import generator_for
+from hwbmpq.data.augment import draw_windows, generator_for, get_augmentation, photograph_transform
+from hwbmpq.data.images import ImageData, LabelledImages
 from hwbmpq.errors import HwbmpqError
 
 
 class Batches(Protocol):
-    """What a training loop needs of its data."""
+    """What a training loop needs from its data."""
 
     def __len__(self) -> int:
         """Steps in an epoch."""
@@ -30,7 +29,7 @@ class TrainingBatches:
 
     The order depends on ``seed`` and the epoch; what augmentation does on ``seed``, the epoch and the step.
     So ``epoch(n, start=k)`` gives what an uninterrupted epoch would have given from step k on, bit for bit.
-    Images left over from whole batches wait for the next epoch, which shuffles anew.
+    Images that do not fill a batch are left out of the epoch; the next one shuffles again.
 
     ``rank`` of ``ranks`` processes gets its share of every batch: side by side, the shares are the batch
     that a single process would get.
@@ -145,3 +144,36 @@ def _pair(batch: Any) -> tuple[Tensor, Tensor]:
         f"the loader yields a {type(batch).__name__} that is not a pair of images and labels",
         hint="let it yield (images, labels), both tensors",
     )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LoaderImages:
+    """Images that a loader yields in batches of its own size, augmented and normalised in its own way."""
+
+    name: str
+    loader: Any
+    classes: int
+    input_size: tuple[int, ...]
+
+    def __len__(self) -> int:
+        """Of the data set behind the loader, if it has one; else its batches count."""
+        return len(getattr(self.loader, "dataset", self.loader))
+
+    def batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """All batches of the loader, cut where they are larger than ``batch_size``."""
+        for images, labels in LoaderBatches(self.loader).epoch(0):
+            for start in range(0, len(labels), batch_size):
+                yield images[start : start + batch_size], labels[start : start + batch_size]
+
+
+def from_loaders(train: Any, test: Any, *, classes: int, name: str = "own loaders") -> ImageData:
+    """Training and test images for ``compress`` from two DataLoaders that yield (images, labels).
+
+    The batch size, augmentation and order are the loaders'. A run resumes exactly only if they are reproducible.
+    """
+    first = next(LoaderBatches(train).epoch(0), None)
+    if first is None:
+        raise HwbmpqError("the training loader yields nothing")
+    size = tuple(first[0].shape[1:])
+    parts: Any = [LoaderImages(name=name, loader=x, classes=classes, input_size=size) for x in (train, test)]
+    return ImageData(name=name, train=parts[0], test=parts[1], classes=classes, augment="none")

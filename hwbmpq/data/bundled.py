@@ -6,11 +6,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from hwbmpq.data.dataset import Picked, Size, to_image
-from hwbmpq.data.randomness import generator_for
-from hwbmpq.data.registry import register
-from hwbmpq.data.source import DataParts, Request, parts_in_memory
-from hwbmpq.data.split import hold_out
+from hwbmpq.data.augment import generator_for
+from hwbmpq.data.dataset import Picked, Size, hold_out, to_image
+from hwbmpq.data.registry import DataParts, Request, parts_in_memory, register
 
 _FAKE_CLASSES = 10
 _FAKE_SIZE = (3, 32, 32)
@@ -26,7 +24,7 @@ _FAKE_TEST = 64
 )
 def open_digits(request: Request) -> DataParts:
     """Scikit-learn's 1,797 handwritten digits of 8 by 8 pixels, which come with the package; a fifth for testing."""
-    # It takes a second to import: only who asks for digits pays.
+    # Imported here, since it takes a second.
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
     digits = load_digits()
@@ -37,7 +35,7 @@ def open_digits(request: Request) -> DataParts:
 
 @register("fake", "noise, for trying things out", augment="none")
 def open_fake(request: Request) -> DataParts:
-    """Noise: for trying things out where real images do not matter."""
+    """Noise, for trials in which real images do not matter."""
     classes = request.classes or _FAKE_CLASSES
     test = FakePart(name="test", classes=classes, count=_FAKE_TEST)
     return DataParts(
@@ -55,7 +53,7 @@ class FakePart:
     name: str
     classes: int
     count: int
-    """If nobody asks for a number."""
+    """Without a limit."""
 
     def pick(self, limit: int | None, seed: int) -> Picked:
         count = self.count if limit is None else limit

@@ -1,12 +1,15 @@
-"""Images as a data set stores them, and how they are made to fit a network."""
+"""Images as a data set stores them, how they are split, and how they are made to fit a network."""
 
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
+
+from hwbmpq.errors import HwbmpqError
 
 Size = tuple[int, int, int]
 """(C, H, W)."""
@@ -22,7 +25,7 @@ class StoredImages(Protocol):
     def __len__(self) -> int: ...
 
     def in_memory(self, input_size: Size) -> Tensor | None:
-        """All of them, if that is how ``read`` would give them and they are in memory already."""
+        """All of them, if they are already in memory just as ``read`` would return them."""
 
     def read(self, indices: Tensor, input_size: Size) -> Tensor:
         """(B, H, W, C) as uint8 bytes, in the height and width of ``input_size``.
@@ -31,7 +34,7 @@ class StoredImages(Protocol):
         """
 
     def whole(self, index: int, input_size: Size) -> Image.Image:
-        """One image as it is stored, in colour. Only images of any size look at ``input_size``."""
+        """One image as it is stored, in colour. Only images without a size of their own use ``input_size``."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -143,3 +146,28 @@ def centred_window(
     tall = max(1, min(height, round(target_height * scale)))
     wide = max(1, min(width, round(target_width * scale)))
     return (height - tall) // 2, (width - wide) // 2, tall, wide
+
+
+def hold_out(pixels: Tensor, labels: Tensor, *, every: int, name: str) -> tuple[StoredPart, StoredPart]:
+    """A training and a test part: one image in ``every`` is for testing, of all classes alike; always the same.
+
+    A class's only image stays in the training part.
+    """
+    # numpy promises that RandomState never changes its numbers; torch promises nothing of the kind.
+    shuffled = np.random.RandomState(0).permutation(len(labels))
+    numbers = labels.numpy()[shuffled]
+    _, place, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    by_class = numbers.argsort(kind="stable")
+    test = torch.from_numpy(shuffled[by_class[counts[place[by_class]] > 1]][::every]).sort().values
+    if not len(test):
+        raise HwbmpqError(
+            f"{name}: no class has two images, so none can be held out for testing",
+            hint="give more images, or a test part",
+        )
+    is_test = torch.zeros(len(labels), dtype=torch.bool).index_fill_(0, test, True)
+    train = torch.arange(len(labels))[~is_test]
+    first, second = (
+        StoredPart(images=ArrayImages(pixels=pixels.index_select(0, part)), labels=labels[part])
+        for part in (train, test)
+    )
+    return first, second

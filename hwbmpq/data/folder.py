@@ -14,8 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from hwbmpq.data.dataset import Size, StoredPart, centred_window, to_grey
-from hwbmpq.data.registry import register
-from hwbmpq.data.source import DataParts, Request
+from hwbmpq.data.registry import DataParts, Request, register
 from hwbmpq.data.torchvision_import import import_torchvision
 from hwbmpq.errors import HwbmpqError
 

@@ -1,19 +1,215 @@
-"""Labelled images as a network takes them."""
+"""Labelled images in a network's size: in memory if they fit, else read by a DataLoader while they are used."""
 
-from collections.abc import Iterator
+import math
+import multiprocessing
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
-from hwbmpq.data.dataset import Size, StoredImages
-from hwbmpq.data.pixels import Pixels, Streamed
+from hwbmpq.data.augment import Transform, seeded
+from hwbmpq.data.dataset import Picked, Size, StoredImages, to_grey
+from hwbmpq.data.folder import FileImages
 from hwbmpq.errors import HwbmpqError
 
+RESIDENT_BYTES = 2 * 1024**3
+"""How much memory the resized images of a data set may take; larger sets are read and resized while they are used."""
+OnImage = Callable[[int, int], None]
+"""Called with the number of images that are done, and of all images."""
+_READ_AT_ONCE = 64
+_MOST_WORKERS = 4
+_PREFETCHED = 2
+"""Batches that each worker reads ahead. With fewer batches than that, starting a worker is not worth its time."""
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)
 _IMAGENET_STD = (0.229, 0.224, 0.225)
 _MEASURED_IMAGES = 2048
-_MEASURED_AT_ONCE = 64
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Resident:
+    """Images in memory in their final size: a batch is a copy of some of them."""
+
+    pixels: Tensor
+    """(N, H, W, C), uint8, contiguous."""
+
+    def take(self, indices: Tensor) -> Tensor:
+        return self.pixels.index_select(0, indices)
+
+    def stream(self, orders: Iterable[Tensor]) -> Iterator[Tensor]:
+        return (self.take(indices) for indices in orders)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Streamed:
+    """Images that are read for each batch."""
+
+    picked: Picked
+    input_size: Size
+    workers: int | None = None
+    """Processes that read ahead; None: as many as suit the images."""
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(N, H, W, C) of all images in this size; C is 1 for grey images, whatever the network takes."""
+        channels, height, width = self.input_size
+        stored = self.picked.images.channels
+        if stored is None or channels == 1:
+            stored = channels
+        return len(self.picked), height, width, stored
+
+    def take(self, indices: Tensor) -> Tensor:
+        return self.picked.images.read(self.picked.indices[indices], self.input_size)
+
+    def stream(self, orders: Iterable[Tensor]) -> Iterator[Tensor]:
+        return self._load([(self.picked.indices[indices], None) for indices in orders])
+
+    def augmented(
+        self, orders: Iterable[tuple[Tensor, Sequence[int]]], transform: Transform
+    ) -> Iterator[Tensor]:
+        """Batches of transformed images, each with its own random seed."""
+        batches = self._load([(self.picked.indices[indices], seeds) for indices, seeds in orders], transform)
+        return map(to_grey, batches) if self.input_size[0] == 1 else batches
+
+    def _load(self, orders: Sequence[Any], transform: Transform | None = None) -> Iterator[Tensor]:
+        images, workers = self.picked.images, self.workers
+        if workers is None:
+            workers = min(_MOST_WORKERS, os.cpu_count() or 1) if isinstance(images, FileImages) else 0
+        workers = min(workers, len(orders) // _PREFETCHED)
+        slots = None
+        if workers:
+            largest = max(len(indices) for indices, _ in orders)
+            slots = _Slots.allocate(workers * _PREFETCHED + 1, largest, self.input_size)
+        loader = DataLoader(
+            _Batches(images=images, input_size=self.input_size, transform=transform, slots=slots),
+            sampler=[(number, *order) for number, order in enumerate(orders)],
+            batch_size=None,
+            num_workers=workers,
+            prefetch_factor=_PREFETCHED if workers else None,
+            collate_fn=_unchanged,
+            generator=torch.Generator(),  # else it draws from the common one
+        )
+        for number, batch in enumerate(loader):
+            if isinstance(batch, HwbmpqError):
+                raise batch
+            yield torch.from_numpy(batch if slots is None else slots.get(number, batch).copy())
+
+
+Pixels = Resident | Streamed
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Slots:
+    """Memory that workers write batches into, each batch into the next slot.
+
+    Pickling batches through a pipe costs a fifth more CPU time; torch's own way is /dev/shm, of which containers often
+    have little, while ``RawArray`` turns to a temporary file if there is not enough.
+    """
+
+    memory: Any
+    """A ``RawArray``, which a worker gets without a copy."""
+    count: int
+    """One more than the batches that are under way, so that a batch is not overwritten before it has been copied."""
+
+    @classmethod
+    def allocate(cls, count: int, images: int, input_size: Size) -> "_Slots":
+        channels, height, width = input_size
+        size = images * height * width * max(3, channels)
+        return cls(memory=multiprocessing.RawArray("B", count * size), count=count)
+
+    def get(self, number: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+        """The place of a batch."""
+        start = number % self.count * (len(self.memory) // self.count)
+        return np.frombuffer(self.memory, np.uint8, math.prod(shape), start).reshape(shape)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Batches(Dataset[Any]):
+    """Batches by their number, the numbers of their images, and seeds if there is a transform.
+
+    Without slots a batch is an array; with them it is written there, and its shape is returned. An error is returned
+    too, since a worker would wrap it into its own traceback.
+    """
+
+    images: StoredImages
+    input_size: Size
+    transform: Transform | None
+    slots: _Slots | None
+
+    def __getitem__(
+        self, order: tuple[int, Tensor, Sequence[int] | None]
+    ) -> NDArray[np.uint8] | tuple[int, ...] | HwbmpqError:
+        number, indices, seeds = order
+        try:
+            if seeds is None:
+                batch = self.images.read(indices, self.input_size).numpy()
+            else:
+                images = zip(indices.tolist(), seeds, strict=True)
+                batch = np.stack([self._transformed(index, seed) for index, seed in images])
+        except HwbmpqError as error:
+            return error
+        if self.slots is None:
+            return batch
+        self.slots.get(number, batch.shape)[:] = batch
+        return batch.shape
+
+    def _transformed(self, index: int, seed: int) -> NDArray[np.uint8]:
+        assert self.transform is not None
+        image = self.images.whole(index, self.input_size)
+        with seeded(seed):
+            return np.asarray(self.transform(image))
+
+
+def _unchanged(batch: Any) -> Any:
+    return batch
+
+
+def settle(
+    parts: Sequence[Streamed],
+    *,
+    name: str,
+    limit_bytes: int = RESIDENT_BYTES,
+    on_image: OnImage | None = None,
+) -> list[Pixels]:
+    """All parts in memory if they fit together within ``limit_bytes``, each image read once; else all streamed.
+
+    Images that are in memory in this size already take nothing more.
+    """
+    for part in parts:
+        if part.shape[3] not in (1, part.input_size[0]):
+            raise HwbmpqError(
+                f"{name}: images of {part.shape[3]} channels do not fit an input of {part.input_size[0]}",
+                hint="give an input of as many channels, or of one",
+            )
+    new = [part for part in parts if part.picked.images.in_memory(part.input_size) is None]
+    streamed = new if sum(math.prod(part.shape) for part in new) > limit_bytes else []
+    total, done = sum(len(part.picked) for part in parts if part not in streamed), 0
+
+    def count(images: int) -> None:
+        nonlocal done
+        done += images
+        if on_image is not None:
+            on_image(done, total)
+
+    return [part if part in streamed else _resident(part, count) for part in parts]
+
+
+def _resident(part: Streamed, count: Callable[[int], None]) -> Resident:
+    everything = part.picked.images.in_memory(part.input_size)
+    if everything is not None and torch.equal(part.picked.indices, torch.arange(len(everything))):
+        return Resident(pixels=everything)  # not copied: it may be most of the memory there is
+    pixels = torch.empty(part.shape, dtype=torch.uint8)
+    places = torch.split(pixels, _READ_AT_ONCE)
+    orders = torch.split(torch.arange(len(pixels)), _READ_AT_ONCE)
+    for place, batch in zip(places, part.stream(orders), strict=True):
+        place.copy_(batch)
+        count(len(batch))
+    return Resident(pixels=pixels)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,8 +249,8 @@ class LabelledImages:
         values = pixels.expand(-1, -1, -1, channels).to(torch.float32, memory_format=torch.contiguous_format)
         # One row per image: an inner dimension of three channels would take ten times as long.
         rows = values.view(len(pixels), -1)
-        rows -= _in_bytes(self.mean, height * width)
-        rows /= _in_bytes(self.std, height * width)
+        rows -= torch.tensor([255 * value for value in self.mean]).repeat(height * width)
+        rows /= torch.tensor([255 * value for value in self.std]).repeat(height * width)
         return values.permute(0, 3, 1, 2)
 
 
@@ -74,7 +270,7 @@ class ImageData:
 def normalisation(images: StoredImages, input_size: Size) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and deviation by channel, of pixels from 0 to 1.
 
-    ImageNet's for colour, which most networks expect; else the images' own, by up to 2,048 of them. These
+    ImageNet's for colour, which most networks expect; else the images' own, measured on up to 2,048 of them. These
     are spread evenly over all that are stored, so that a subset is normalised like the whole.
     """
     channels = input_size[0]
@@ -82,7 +278,7 @@ def normalisation(images: StoredImages, input_size: Size) -> tuple[tuple[float, 
         return _IMAGENET_MEAN, _IMAGENET_STD
     indices = torch.arange(0, len(images), max(1, -(-len(images) // _MEASURED_IMAGES)))
     total = squares = torch.zeros(1, dtype=torch.float64)
-    for chosen in torch.split(indices, _MEASURED_AT_ONCE):
+    for chosen in torch.split(indices, _READ_AT_ONCE):
         pixels = images.read(chosen, input_size).double()
         total = total + pixels.mean((1, 2)).sum(0)
         squares = squares + pixels.square().mean((1, 2)).sum(0)
@@ -90,8 +286,3 @@ def normalisation(images: StoredImages, input_size: Size) -> tuple[tuple[float, 
     std = (squares / len(indices) - mean.square()).clamp(min=0).sqrt()
     std = torch.where(std > 0, std, torch.full_like(std, 255))  # images of one single colour
     return tuple((mean / 255).tolist()), tuple((std / 255).tolist())
-
-
-def _in_bytes(by_channel: tuple[float, ...], pixels: int) -> Tensor:
-    """What belongs to each value of an image, on a scale to 255."""
-    return torch.tensor([255 * value for value in by_channel]).repeat(pixels)

@@ -1,13 +1,21 @@
 """Labelled images by specification, such as ``digits``, ``cifar10`` or ``folder:PATH``."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from hwbmpq.data.dataset import Size
-from hwbmpq.data.images import ImageData, LabelledImages, normalisation
-from hwbmpq.data.pixels import RESIDENT_BYTES, OnImage, Pixels, Streamed, settle
-from hwbmpq.data.registry import DataSource, parse_data
-from hwbmpq.data.source import DataParts, Request
+from hwbmpq.data.dataset import Picked, Size
+from hwbmpq.data.images import (
+    RESIDENT_BYTES,
+    ImageData,
+    LabelledImages,
+    OnImage,
+    Streamed,
+    normalisation,
+    settle,
+)
+from hwbmpq.data.registry import DataParts, DataSource, Request, parse_data
 from hwbmpq.errors import HwbmpqError
 
 DEFAULT_ROOT = Path("data")
@@ -16,7 +24,7 @@ DEFAULT_ROOT = Path("data")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OpenData:
-    """A data set that has been found: what a network must know of it, before it is brought to its size."""
+    """A data set that has been found: what a network must know of it, before the images are brought to its size."""
 
     name: str
     source: DataSource
@@ -33,7 +41,7 @@ class OpenData:
 
     @property
     def default_input_size(self) -> Size | None:
-        """What a network should take if nobody says; None if its own size will do."""
+        """The default input size of a network for these images; None: the network's own."""
         return self.source.input_size
 
     @property
@@ -60,17 +68,17 @@ class OpenData:
         """
         if self.parts.test is None:
             raise HwbmpqError(f"{self.name}: was opened without its test part")
-        size = _checked_size(input_size)
-        train = self.parts.train.pick(_at_least_one(train_limit, "training images"), seed)
-        test = self.parts.test.pick(_at_least_one(test_limit, "test images"), seed)
-        streamed = [Streamed(picked=part, input_size=size, workers=workers) for part in (train, test)]
-        pixels = settle(streamed, name=self.name, limit_bytes=resident_bytes, on_image=on_image)
-        scale = normalisation(train.images, size)
-        train_part, test_part = [self._labelled(*part, scale) for part in zip(streamed, pixels, strict=True)]
+        parts = [
+            self.parts.train.pick(_at_least_one(train_limit, "training images"), seed),
+            self.parts.test.pick(_at_least_one(test_limit, "test images"), seed),
+        ]
+        train, test = self._labelled(
+            parts, input_size, workers=workers, limit_bytes=resident_bytes, on_image=on_image
+        )
         return ImageData(
             name=self.name,
-            train=train_part,
-            test=test_part,
+            train=train,
+            test=test,
             classes=self.classes,
             augment=self.source.augment,
             remarks=self.remarks,
@@ -80,25 +88,34 @@ class OpenData:
         self, input_size: tuple[int, ...], *, count: int | None = None, seed: int = 0
     ) -> LabelledImages:
         """The training part only; see ``sized``."""
-        size = _checked_size(input_size)
         train = self.parts.train.pick(_at_least_one(count, "images"), seed)
-        streamed = Streamed(picked=train, input_size=size)
-        (pixels,) = settle([streamed], name=self.name)
-        return self._labelled(streamed, pixels, normalisation(train.images, size))
+        return self._labelled([train], input_size)[0]
 
     def _labelled(
-        self, part: Streamed, pixels: Pixels, scale: tuple[tuple[float, ...], tuple[float, ...]]
-    ) -> LabelledImages:
-        return LabelledImages(
-            name=self.name,
-            pixels=pixels,
-            labels=part.picked.labels,
-            classes=self.classes,
-            input_size=part.input_size,
-            mean=scale[0],
-            std=scale[1],
-            originals=part,
-        )
+        self, parts: Sequence[Picked], size: tuple[int, ...], *, workers: int | None = None, **memory: Any
+    ) -> list[LabelledImages]:
+        """All parts normalised like the first one. ``memory`` are arguments of ``settle``."""
+        if len(size) != 3 or min(size) < 1:
+            raise HwbmpqError(
+                f"images cannot be made to fit an input of {tuple(size)}", hint="give (C, H, W)"
+            )
+        input_size = (size[0], size[1], size[2])
+        streamed = [Streamed(picked=part, input_size=input_size, workers=workers) for part in parts]
+        pixels = settle(streamed, name=self.name, **memory)
+        mean, std = normalisation(parts[0].images, input_size)
+        return [
+            LabelledImages(
+                name=self.name,
+                pixels=found,
+                labels=part.picked.labels,
+                classes=self.classes,
+                input_size=input_size,
+                mean=mean,
+                std=std,
+                originals=part,
+            )
+            for part, found in zip(streamed, pixels, strict=True)
+        ]
 
 
 def open_data(
@@ -166,12 +183,6 @@ def load_images(
     """The training part of the images that ``spec`` names; ``count`` takes a random subset."""
     opened = open_data(spec, root=root, download=download, classes=classes, needs_test=False)
     return opened.training_images(input_size, count=count, seed=seed)
-
-
-def _checked_size(size: tuple[int, ...]) -> Size:
-    if len(size) != 3 or min(size) < 1:
-        raise HwbmpqError(f"images cannot be made to fit an input of {tuple(size)}", hint="give (C, H, W)")
-    return (size[0], size[1], size[2])
 
 
 def _at_least_one(number: int | None, what: str) -> int | None:

@@ -3,7 +3,6 @@
 import zipfile
 import zlib
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -11,10 +10,8 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hwbmpq.data.dataset import ArrayImages, StoredPart
-from hwbmpq.data.registry import register
-from hwbmpq.data.source import DataParts, Request, parts_in_memory
-from hwbmpq.data.split import hold_out
+from hwbmpq.data.dataset import ArrayImages, StoredPart, hold_out
+from hwbmpq.data.registry import DataParts, Request, parts_in_memory, register
 from hwbmpq.errors import HwbmpqError
 
 _PARTS = ("train", "test")
@@ -49,9 +46,16 @@ def _read_parts(path: str, wanted: int) -> dict[str, tuple[Tensor, Tensor]]:
     if not Path(path).is_file():
         raise HwbmpqError(f"{path}: no such file", hint="give the path of an npz file: npz:FILE")
     try:
-        # Opened here: numpy leaves a file open that turns out to be no archive.
+        # Opened here: numpy does not close a file that turns out not to be an archive.
         with Path(path).open("rb") as file:
-            arrays = _arrays(_opened(file, path), path, wanted)
+            archive = np.load(file, allow_pickle=False)  # a pickle could run any code
+            if not isinstance(archive, NpzFile):
+                raise HwbmpqError(f"{path}: holds a single array, not an npz archive", hint=_LAYOUT_HINT)
+            parts = [part for part in _PARTS if f"x_{part}" in archive and f"y_{part}" in archive]
+            if not parts:
+                held = ", ".join(archive) or "nothing"
+                raise HwbmpqError(f"{path}: holds no x_train with y_train, but {held}", hint=_LAYOUT_HINT)
+            arrays = {part: (archive[f"x_{part}"], archive[f"y_{part}"]) for part in parts[:wanted]}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise HwbmpqError(f"{path}: cannot be read as an npz file: {error}", hint=_hint(error)) from error
     return {part: _checked(images, labels, path, part) for part, (images, labels) in arrays.items()}
@@ -67,26 +71,8 @@ def _checked(
     return torch.from_numpy(np.ascontiguousarray(images)), torch.from_numpy(labels)
 
 
-def _opened(file: BinaryIO, path: str) -> NpzFile:
-    archive = np.load(file, allow_pickle=False)  # a pickle could run any code
-    if not isinstance(archive, NpzFile):
-        raise HwbmpqError(f"{path}: holds a single array, not an npz archive", hint=_LAYOUT_HINT)
-    return archive
-
-
-def _arrays(
-    archive: NpzFile, path: str, wanted: int
-) -> dict[str, tuple[NDArray[np.generic], NDArray[np.generic]]]:
-    """Images and labels by part; nothing else is read."""
-    parts = [part for part in _PARTS if f"x_{part}" in archive and f"y_{part}" in archive]
-    if not parts:
-        held = ", ".join(archive) or "nothing"
-        raise HwbmpqError(f"{path}: holds no x_train with y_train, but {held}", hint=_LAYOUT_HINT)
-    return {part: (archive[f"x_{part}"], archive[f"y_{part}"]) for part in parts[:wanted]}
-
-
 def _hint(error: Exception) -> str:
-    return "save it anew with np.savez, without pickled objects" if "pickle" in str(error) else _LAYOUT_HINT
+    return "save it again with np.savez, without pickled objects" if "pickle" in str(error) else _LAYOUT_HINT
 
 
 def _checked_labels(labels: NDArray[np.generic], where: str) -> NDArray[np.int64]:

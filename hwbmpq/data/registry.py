@@ -1,12 +1,67 @@
-"""The sources of images by name; each is registered by the module that opens it."""
+"""The sources of images by name, what they are asked for and what they return; each is registered by the module that
+opens it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from hwbmpq.data.dataset import Size
-from hwbmpq.data.source import DataParts, Request
-from hwbmpq.errors import UnknownNameError
+import torch
+from torch import Tensor
+
+from hwbmpq.data.dataset import ArrayImages, Part, Size, StoredPart
+from hwbmpq.errors import HwbmpqError, UnknownNameError
 from hwbmpq.registry import DATA_SOURCES as DATA_SOURCES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Where to look; ``detail`` is what follows the colon of ``spec``."""
+
+    spec: str
+    detail: str
+    root: Path
+    download: bool
+    needs_test: bool
+    classes: int | None
+    """How many the network has, if that is known."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DataParts:
+    """The parts of a data set, in the size in which they are stored."""
+
+    train: Part
+    test: Part | None
+    """None only if none was asked for."""
+    classes: int
+    image_size: Size
+    remarks: tuple[str, ...] = ()
+
+
+def parts_in_memory(
+    request: Request, train: StoredPart, test: StoredPart | None, remarks: tuple[str, ...] = ()
+) -> DataParts:
+    """Parts of images in memory. All classes of the test part must occur in the training part."""
+    assert isinstance(train.images, ArrayImages)
+    if test is not None:
+        _check_classes(train.labels, test.labels, request.spec)
+    return DataParts(
+        train=train,
+        test=test,
+        classes=int(train.labels.max()) + 1,
+        image_size=train.images.size,
+        remarks=remarks,
+    )
+
+
+def _check_classes(train: Tensor, test: Tensor, spec: str) -> None:
+    unknown = test[~torch.isin(test, train)]
+    if len(unknown):
+        classes = ", ".join(map(str, sorted(set(unknown.tolist()))[:5]))
+        raise HwbmpqError(
+            f"{spec}: {len(unknown)} test images are of classes that no training image has: {classes}",
+            hint="number the classes of both parts alike",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +74,7 @@ class DataSource:
     open: Callable[[Request], DataParts]
     augment: str = "flip-crop"
     input_size: Size | None = None
-    """What a network should take if nobody says; None if its own size will do."""
+    """The default input size of a network for these images; None: the network's own."""
 
     @property
     def kind(self) -> str:

@@ -1,4 +1,4 @@
-"""The one door to torchvision, and so to timm, which imports it.
+"""Importing torchvision, and timm, which imports it.
 
 PyPI's torchvision ships compiled operators that need CUDA libraries. Beside a CPU-only torch they do
 not load, and ``import torchvision`` stops at ``operator torchvision::nms does not exist``. Datasets,

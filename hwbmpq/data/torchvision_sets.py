@@ -1,6 +1,6 @@
 """Data sets that torchvision downloads: CIFAR-10 and CIFAR-100, which it also reads, and Fashion-MNIST.
 
-Fashion-MNIST's IDX files are read here: torchvision takes neither Debian's packed ones nor any place but its own.
+Fashion-MNIST's IDX files are read here: torchvision reads neither Debian's compressed ones nor any folder but its own.
 """
 
 import gzip
@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from hwbmpq.data.dataset import ArrayImages, StoredPart
-from hwbmpq.data.registry import register
-from hwbmpq.data.source import DataParts, Request, parts_in_memory
+from hwbmpq.data.registry import DataParts, Request, parts_in_memory, register
 from hwbmpq.data.torchvision_import import import_torchvision
 from hwbmpq.errors import HwbmpqError
 

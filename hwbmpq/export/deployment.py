@@ -1,23 +1,22 @@
-"""What a trained network becomes for others: a packed file, ONNX graphs, and how they compare with the network."""
+"""Exporting a trained network: the formats by name, a packed file, ONNX graphs, and how they compare with the network."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hwbmpq.data.images import ImageData
-from hwbmpq.errors import HwbmpqError
+from hwbmpq.errors import HwbmpqError, UnknownNameError
 from hwbmpq.export import (
     Agreement,
     BenchmarkEntry,
     Form,
-    OnnxGraph,
     OnnxNetwork,
     QonnxNetwork,
     SizeAccount,
@@ -30,9 +29,15 @@ from hwbmpq.export import (
     write_onnx,
 )
 from hwbmpq.quant import as_float
+from hwbmpq.registry import EXPORT_FORMATS
 from hwbmpq.training.evaluation import Evaluation, evaluate
 from hwbmpq.training.settings import RunSettings
 from hwbmpq.training.setup import calibration_batches, example_input
+
+Writer: TypeAlias = "Callable[..., ExportResult]"
+"""Called with (network, data, settings, path), ``on_image`` (told how many test images have been compared) and options."""
+_RUNTIME_FORMS: Mapping[str, Form] = {"none": "qdq", "int8": "int8", "int8-vnni": "int8"}
+
 
 COMPARED_IMAGES = 256
 """How many images a file is compared with its network on."""
@@ -42,6 +47,60 @@ _COMPARED_BY_QONNX = 16
 INTEGER_FORM = "int8 kernels"
 """What a benchmark calls the form that ONNX Runtime computes in integers."""
 _CALIBRATION_IMAGES = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportResult:
+    """What was written, and what is known about it, as far as the format can tell."""
+
+    path: Path
+    size: SizeAccount | None = None
+    agreement: Agreement | None = None
+    """With the network, on test images."""
+    remarks: tuple[str, ...] = ()
+    detail: str = ""
+    """A few words to be printed after the path."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """More of it, ready for JSON."""
+
+    def to_dict(self) -> dict[str, Any]:
+        known = {
+            "size": None if self.size is None else self.size.to_dict(),
+            "remarks": list(self.remarks),
+            "agreement": None if self.agreement is None else asdict(self.agreement),
+        }
+        found = {name: value for name, value in known.items() if value is not None}
+        return {"file": str(self.path), **self.facts, **found}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportFormat:
+    """A kind of file (or of folder) that others execute."""
+
+    name: str
+    summary: str
+    file: str
+    """Its name in a run's folder, such as ``model.onnx``; without a suffix it is a folder."""
+    write: Writer
+    options: frozenset[str] = frozenset()
+    """Keyword arguments of ``write`` that ``hwbmpq export`` has flags for: ``runtime_compat``, ``images`` to compare."""
+
+    @property
+    def suffix(self) -> str:
+        return Path(self.file).suffix
+
+
+def register(
+    name: str, summary: str, *, file: str, options: Iterable[str] = ()
+) -> Callable[[Writer], Writer]:
+    """Function decorator: make a writer known as the format ``name``."""
+
+    def add(write: Writer) -> Writer:
+        known = ExportFormat(name=name, summary=summary, file=file, write=write, options=frozenset(options))
+        EXPORT_FORMATS.add(name, known)
+        return write
+
+    return add
 
 
 def save_model(network: nn.Module, data: ImageData, settings: RunSettings, path: Path) -> SizeAccount:
@@ -55,24 +114,15 @@ def save_model(network: nn.Module, data: ImageData, settings: RunSettings, path:
 
 
 def facts(data: ImageData, settings: RunSettings) -> dict[str, Any]:
-    """What one has to know to feed a network, and where it is from."""
+    """What one must know to run a network on images, and where it came from."""
     known: dict[str, Any] = {
         "input_size": list(data.test.input_size),
         "target": settings.target,
         "data": data.name,
     }
-    if hasattr(data.test, "mean"):  # one's own loaders do not tell
+    if hasattr(data.test, "mean"):  # unknown for DataLoaders of one's own
         known["normalisation"] = {"mean": list(data.test.mean), "std": list(data.test.std)}
     return known
-
-
-@dataclass(frozen=True, kw_only=True)
-class OnnxExport:
-    """A file that was written, and that gives the network's answers."""
-
-    path: Path
-    graph: OnnxGraph
-    agreement: Agreement
 
 
 def export_onnx(
@@ -85,7 +135,7 @@ def export_onnx(
     accumulates_int32: bool = False,
     images: int = COMPARED_IMAGES,
     on_image: Callable[[int], None] | None = None,
-) -> OnnxExport:
+) -> ExportResult:
     """Write a network as ONNX once ONNX Runtime has loaded it and run it on test images beside the network."""
     graph = onnx_graph(
         network,
@@ -98,24 +148,35 @@ def export_onnx(
     if form == "qonnx":
         images = min(images, _COMPARED_BY_QONNX)
     runtime = QonnxNetwork(graph.content) if form == "qonnx" else OnnxNetwork(graph.content)
-    agreement = compare(network.eval(), runtime, _watched(_images(data, images), on_image))
+    agreement = compare(network.eval(), runtime, _images(data, images, on_image))
     if not agreement.is_plausible:
         raise HwbmpqError(
             f"the graph does not give the network's answers (median difference {agreement.median_difference:.2g} of the outputs' "
             "range): nothing was written",
             hint="this is a defect of hwbmpq or of the runtime: please report the network; --format packed is not concerned",
         )
-    return OnnxExport(path=write_onnx(graph, path), graph=graph, agreement=agreement)
+    norms = "1 norm" if graph.folded_norms == 1 else f"{graph.folded_norms} norms"
+    return ExportResult(
+        path=write_onnx(graph, path),
+        size=graph.account,
+        agreement=agreement,
+        remarks=tuple(graph.remarks),
+        detail=f"opset {graph.opset}, {norms} folded into scales",
+        facts={
+            "form": graph.form,
+            "bytes": len(graph.content),
+            "opset": graph.opset,
+            "folded_norms": graph.folded_norms,
+            "integer_layers": list(graph.integer_layers),
+            "added_roundings": graph.added_roundings,
+        },
+    )
 
 
-def _images(data: ImageData, count: int) -> Iterator[Tensor]:
-    batches = (images for images, _ in data.test.batches(_COMPARED_AT_ONCE))
-    return islice(batches, max(1, -(-count // _COMPARED_AT_ONCE)))
-
-
-def _watched(batches: Iterator[Tensor], on_image: Callable[[int], None] | None) -> Iterator[Tensor]:
+def _images(data: ImageData, count: int, on_image: Callable[[int], None] | None) -> Iterator[Tensor]:
+    """Batches of at least ``count`` test images; ``on_image`` is told the progress."""
     done = 0
-    for images in batches:
+    for images, _ in islice(data.test.batches(_COMPARED_AT_ONCE), max(1, -(-count // _COMPARED_AT_ONCE))):
         yield images
         done += len(images)
         if on_image is not None:
@@ -162,6 +223,48 @@ def benchmark(
 
 
 def _batch_of(data: ImageData, count: int) -> NDArray[np.float32]:
-    """Some test images; again from the first if there are fewer."""
+    """Test images, repeated if there are fewer than ``count``."""
     found = as_input(next(data.test.batches(count))[0])
     return np.resize(found, (count, *found.shape[1:]))
+
+
+@register(
+    "onnx",
+    "standard quantized ONNX: weights stored as integers of 2, 4, 8 or 16 bits",
+    file="model.onnx",
+    options=("runtime_compat", "images"),
+)
+def _write_onnx(
+    network: nn.Module,
+    data: ImageData,
+    settings: RunSettings,
+    path: Path,
+    *,
+    runtime_compat: str = "none",
+    **compared: Any,
+) -> ExportResult:
+    if runtime_compat not in _RUNTIME_FORMS:
+        raise UnknownNameError("runtime compatibility", runtime_compat, _RUNTIME_FORMS)
+    form, is_vnni = _RUNTIME_FORMS[runtime_compat], runtime_compat == "int8-vnni"
+    return export_onnx(
+        network, data, path, settings=settings, form=form, accumulates_int32=is_vnni, **compared
+    )
+
+
+@register(
+    "qonnx",
+    "ONNX with Quant nodes of any width, for FINN, hls4ml and QONNX's own tools",
+    file="model.qonnx.onnx",
+    options=("images",),
+)
+def _write_qonnx(
+    network: nn.Module, data: ImageData, settings: RunSettings, path: Path, **compared: Any
+) -> ExportResult:
+    return export_onnx(network, data, path, settings=settings, form="qonnx", **compared)
+
+
+@register("packed", "every weight at exactly its bits, for hwbmpq.load", file="model.safetensors")
+def _write_packed(
+    network: nn.Module, data: ImageData, settings: RunSettings, path: Path, *, on_image: object = None
+) -> ExportResult:
+    return ExportResult(path=path, size=save_model(network, data, settings, path))

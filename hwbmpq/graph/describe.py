@@ -179,14 +179,10 @@ def _uncovered_parameters(
         if owner in layers and attribute == "bias":
             key = (parameter, "bias", "bias")
         elif parameter in functional and not isinstance(module, _ATTENTION_MODULES):
-            key = _functional_key(parameter, module)
+            key = (parameter, type(module).__name__, "functional weight")
         else:
             key = (owner or parameter, type(module).__name__, _reason(module, readers[parameter]))
         yield key, value.numel()
-
-
-def _functional_key(parameter: str, module: nn.Module) -> _Key:
-    return (parameter, type(module).__name__, "functional weight")
 
 
 def _reason(module: nn.Module, readers: set[str]) -> str:
@@ -208,7 +204,7 @@ def _macs_key(model: nn.Module, operation: Operation) -> _Key:
         return (path, type(module).__name__, "attention")
     if operation.weight:
         owner = model.get_submodule(operation.weight.rpartition(".")[0])
-        return _functional_key(operation.weight, owner)
+        return (operation.weight, type(owner).__name__, "functional weight")
     if operation.kind in LAYER_KINDS or operation.parameters:
         return (path, type(module).__name__, _reason(module, {operation.kind}))
     return (path, operation.kind, "activation product")

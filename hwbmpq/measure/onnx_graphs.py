@@ -187,7 +187,6 @@ class _LayerBuilder(GraphBuilder):
 def _pads(layer: Layer) -> list[int]:
     if not isinstance(layer.padding, str):
         return [*layer.padding, *layer.padding]
-    if layer.padding == "valid":
-        return [0] * (2 * len(layer.kernel_size))
-    totals = [dilation * (size - 1) for size, dilation in zip(layer.kernel_size, layer.dilation, strict=True)]
+    sides = zip(layer.kernel_size, layer.dilation, strict=True)
+    totals = [dilation * (size - 1) if layer.padding == "same" else 0 for size, dilation in sides]
     return [*(total // 2 for total in totals), *(total - total // 2 for total in totals)]

@@ -3,24 +3,24 @@
 from importlib import import_module as _import_module
 from types import ModuleType as _ModuleType
 
-from hwbmpq.report.facts import LayerFacts as LayerFacts
-from hwbmpq.report.facts import Node as Node
-from hwbmpq.report.facts import RunFacts as RunFacts
-from hwbmpq.report.plan import Alternative as Alternative
-from hwbmpq.report.plan import CostReport as CostReport
-from hwbmpq.report.plan import LayerReport as LayerReport
-from hwbmpq.report.plan import Plan as Plan
-from hwbmpq.report.run_folder import read_facts as read_facts
-from hwbmpq.report.run_folder import report_on_run as report_on_run
 from hwbmpq.report.run_report import Epoch as Epoch
 from hwbmpq.report.run_report import Headline as Headline
 from hwbmpq.report.run_report import RunReport as RunReport
 from hwbmpq.report.run_report import WidthMove as WidthMove
 from hwbmpq.report.run_report import build_report as build_report
+from hwbmpq.report.run_report import read_facts as read_facts
+from hwbmpq.report.run_report import report_on_run as report_on_run
 from hwbmpq.report.trade_off import Control as Control
 from hwbmpq.report.trade_off import TradeOff as TradeOff
 from hwbmpq.report.trade_off import TradeOffPoint as TradeOffPoint
 from hwbmpq.report.trade_off import find_trade_off as find_trade_off
+from hwbmpq.report.values import Alternative as Alternative
+from hwbmpq.report.values import CostReport as CostReport
+from hwbmpq.report.values import LayerFacts as LayerFacts
+from hwbmpq.report.values import LayerReport as LayerReport
+from hwbmpq.report.values import Node as Node
+from hwbmpq.report.values import Plan as Plan
+from hwbmpq.report.values import RunFacts as RunFacts
 from hwbmpq.values import Unquantized as Unquantized
 
 

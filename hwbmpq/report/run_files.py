@@ -1,4 +1,4 @@
-"""Names of the files in a run directory; whoever reads one of them need not know how the others are made."""
+"""Names of the files in a run directory."""
 
 CONFIG = "config.yaml"
 FACTS = "facts.json"

@@ -1,22 +1,26 @@
-"""One report of a run or a plan, whatever its face: terminal, JSON or page."""
+"""The report of a run or a plan, for the terminal, as JSON or as a page; also from a run directory, without torch: the
+run may still be going on, or be on a machine that only looks at it."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from hwbmpq.costs.table import Number
-from hwbmpq.report.facts import RunFacts
-from hwbmpq.report.plan import Plan
-from hwbmpq.report.trade_off import TradeOff
+from hwbmpq.errors import HwbmpqError
+from hwbmpq.report import run_files
+from hwbmpq.report.trade_off import TradeOff, find_trade_off
+from hwbmpq.report.values import Plan, RunFacts
 from hwbmpq.units import amount
-from hwbmpq.values import FLOAT_BITS, Precision
+from hwbmpq.values import FLOAT_BITS, Precision, Sensitivity
 
 _PERCENT = "%"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Headline:
-    """One of the few numbers that people ask for first."""
+    """One of the few numbers that people look at first."""
 
     name: str
     value: Number
@@ -64,7 +68,7 @@ class WidthMove:
 
 @dataclass(frozen=True, kw_only=True)
 class RunReport:
-    """All that the faces show."""
+    """All that the terminal, JSON and the page show."""
 
     name: str
     """Of the run: its folder, or what was planned."""
@@ -112,18 +116,20 @@ def build_report(
     result: Mapping[str, Any] | None = None,
     trade_off: TradeOff | None = None,
 ) -> RunReport:
-    """Put a report together.
+    """Build a report.
 
     ``history`` are the lines of ``history.jsonl``, ``result`` the content of ``allocation.json``: neither for a plan,
     and no result yet while a run goes on.
     """
     decisions = {record["epoch"]: record["decision"] for record in history if record.get("decision")}
+    epochs = tuple(_epoch(facts, record) for record in history)
+    state = f"epoch {epochs[-1].epoch if epochs else 0} of {facts.settings.get('epochs', '?')}"
     return RunReport(
         name=name,
         facts=facts,
         plan=plan,
         headlines=tuple(_headlines(facts, plan, history, result)),
-        epochs=tuple(_epoch(facts, record) for record in history),
+        epochs=epochs,
         moves=tuple(
             WidthMove(epoch=epoch, **move)
             for epoch, decision in decisions.items()
@@ -132,16 +138,8 @@ def build_report(
         sensitivities={epoch: decision["decided_by"]["scores"] for epoch, decision in decisions.items()},
         trade_off=trade_off,
         packed_file=None if result is None else result.get("packed_file"),
-        state=_state(facts, history, result),
+        state="finished" if result is not None else state if facts.settings else "planned",
     )
-
-
-def _state(facts: RunFacts, history: Sequence[Mapping[str, Any]], result: Mapping[str, Any] | None) -> str:
-    if result is not None:
-        return "finished"
-    if not facts.settings:
-        return "planned"
-    return f"epoch {history[-1]['epoch'] if history else 0} of {facts.settings.get('epochs', '?')}"
 
 
 def _costs_now(facts: RunFacts, last: Mapping[str, Any]) -> list[Headline]:
@@ -200,3 +198,52 @@ def _epoch(facts: RunFacts, record: Mapping[str, Any]) -> Epoch:
         weight_bits=tuple(bits[layer.name] for layer in facts.layers),
         has_decision=bool(record.get("decision")),
     )
+
+
+def report_on_run(folder: str | Path, *, on_step: Callable[[int, int], None] | None = None) -> RunReport:
+    """The report of a run; ``on_step`` is called as the trade-off is solved again."""
+    folder = Path(folder)
+    facts = read_facts(folder)
+    try:
+        history = _read(folder / run_files.HISTORY) or []
+        result = _read(folder / run_files.ALLOCATION)
+        plan = Plan.from_dict(result) if result is not None and "allocation" in result else None
+        decided = [record["decision"]["decided_by"] for record in history if record.get("decision")]
+        last = Sensitivity.from_dict(decided[-1]) if decided else None
+        trade_off = None if plan is None else find_trade_off(facts, plan, last, on_step=on_step)
+        return build_report(str(folder), facts, plan, history=history, result=result, trade_off=trade_off)
+    except HwbmpqError as error:
+        raise HwbmpqError(f"{folder}: {error}") from error
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise HwbmpqError(
+            f"{folder}: its files do not belong together or were changed: {type(error).__name__}: {error}"
+        ) from error
+
+
+def read_facts(folder: Path) -> RunFacts:
+    """What was known before a run began."""
+    if (folder / run_files.CONFIG).is_file() and not (folder / run_files.FACTS).is_file():
+        raise HwbmpqError(
+            f"{folder} has no {run_files.FACTS}: it never began, or an earlier version of hwbmpq wrote it",
+            hint=f"hwbmpq compress --resume {folder} writes it",
+        )
+    if not (folder / run_files.FACTS).is_file():
+        what = "is not a run of hwbmpq" if folder.exists() else "does not exist"
+        raise HwbmpqError(f"{folder} {what}", hint="give the folder that hwbmpq compress wrote")
+    try:
+        return RunFacts.from_dict(_read(folder / run_files.FACTS))
+    except HwbmpqError as error:
+        raise HwbmpqError(f"{folder}: {error}") from error
+
+
+def _read(path: Path) -> Any:
+    """The JSON in a file, or in each of its lines; None if there is no such file."""
+    if not path.is_file():
+        return None
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".jsonl":
+            return [json.loads(line) for line in text.splitlines() if line.strip()]
+        return json.loads(text)
+    except (OSError, ValueError) as error:
+        raise HwbmpqError(f"{path.name} cannot be read: {error}") from error

@@ -1,22 +1,14 @@
-"""What other budgets would buy, and what simpler ways to choose widths make of the same budget."""
+"""What other budgets would give, and what simpler ways of choosing widths give within the same budget."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from hwbmpq.allocate import (
-    AllocationError,
-    Frontier,
-    frontier,
-    greedy_fill,
-    random_fill,
-    values_for,
-)
+from hwbmpq.allocate import AllocationError, Frontier, frontier, greedy_fill, random_fill, values_for
 from hwbmpq.costs.table import Number
-from hwbmpq.report.facts import RunFacts
-from hwbmpq.report.plan import Plan
+from hwbmpq.report.values import Plan, RunFacts
 from hwbmpq.values import Sensitivity
 
 MOST_POINTS = 60
@@ -91,7 +83,7 @@ def find_trade_off(
     return TradeOff(
         cost=cost,
         unit=table.unit,
-        points=tuple(_point(facts, found, place) for place in _some(len(found))),
+        points=tuple(_points(facts, found)),
         chosen=Control(
             kind="chosen",
             name="this run",
@@ -104,20 +96,16 @@ def find_trade_off(
     )
 
 
-def _some(count: int) -> list[int]:
-    """Places along a frontier, both ends among them."""
-    if count <= MOST_POINTS:
-        return list(range(count))
-    return sorted({round(place) for place in np.linspace(0, count - 1, MOST_POINTS)})
-
-
-def _point(facts: RunFacts, found: Frontier, place: int) -> TradeOffPoint:
-    point = found[place]
-    return TradeOffPoint(
-        costs={name: table.total(point.bits) for name, table in facts.tables.items()},
-        share=float(found.shares[place]),
-        weight_bits=tuple(point.bits[layer.name].weight_bits for layer in facts.layers),
-    )
+def _points(facts: RunFacts, found: Frontier) -> Iterator[TradeOffPoint]:
+    """Up to ``MOST_POINTS`` of a frontier, both ends among them."""
+    count = min(len(found), MOST_POINTS)
+    for place in np.linspace(0, len(found) - 1, count).round().astype(int).tolist():
+        bits = found[place].bits
+        yield TradeOffPoint(
+            costs={name: table.total(bits) for name, table in facts.tables.items()},
+            share=float(found.shares[place]),
+            weight_bits=tuple(bits[layer.name].weight_bits for layer in facts.layers),
+        )
 
 
 def _controls(facts: RunFacts, plan: Plan, values: Any, cost: str) -> list[Control]:
@@ -136,12 +124,12 @@ def _controls(facts: RunFacts, plan: Plan, values: Any, cost: str) -> list[Contr
         return found
     tables = {name: facts.tables[name] for name in limits}
     sizes = {layer.name: layer.parameters for layer in facts.layers}
-    blind = [("greedy", "greedy", greedy_fill(values, tables, limits, facts.ties, sizes=sizes))]
-    blind += [
+    unoptimised = [("greedy", "greedy", greedy_fill(values, tables, limits, facts.ties, sizes=sizes))]
+    unoptimised += [
         ("random", f"random {seed + 1}", random_fill(values, tables, limits, facts.ties, seed=seed))
         for seed in range(_RANDOM_DRAWS)
     ]
-    for kind, name, allocation in blind:
+    for kind, name, allocation in unoptimised:
         share = plan.share_of_range(allocation.objective)
         bits: Any = allocation.bits  # precisions, since the tables have them
         total = facts.tables[cost].total(bits)

@@ -12,6 +12,7 @@ from hwbmpq.allocate import (
     random_fill,
     reversed_fill,
 )
+from hwbmpq.allocate.solve import solve_problem
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import LayerGraph
 from hwbmpq.hardware import HardwareProfile, common_widths, uniform
@@ -77,8 +78,9 @@ def get_method(name: str) -> Method:
 
 
 def _bmpq(context: DecisionContext) -> Decision:
-    objective = context.objective
-    allocation = context.space.solve(context.sensitivity, objective=objective, solver=context.solver)
+    space, objective = context.space, context.objective
+    problem = space.problem_for(context.sensitivity, objective)
+    allocation = solve_problem(problem, context.solver, program=space.program)
     return context.decision(allocation, objective=objective)
 
 
@@ -101,7 +103,8 @@ def _hawq(context: DecisionContext) -> Decision:
     )
     # Away from a minimum the loss may curve downwards in a layer; such a layer is the least in need of bits.
     traces = replace(traces, scores={name: max(score, 0.0) for name, score in traces.scores.items()})
-    allocation = space.solve(traces, objective="hawq", solver=context.solver)
+    problem = space.problem_for(traces, "hawq")
+    allocation = solve_problem(problem, context.solver, program=space.program)
     return context.decision(allocation, traces, objective="hawq")
 
 

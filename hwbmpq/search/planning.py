@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import hwbmpq
 from hwbmpq.allocate import Allocation, AllocationError, Explanation, Frontier, explain, frontier, values_for
 from hwbmpq.allocate.problem import AllocationProblem
+from hwbmpq.allocate.solve import solve_problem
 from hwbmpq.data import LabelledImages
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import LayerGraph
@@ -137,7 +138,8 @@ def plan(
 ) -> Plan:
     """The widths that are worth the most within the budgets; ``InfeasibleBudget`` if there are none."""
     _check_names(space, sensitivity)
-    allocation = space.solve(sensitivity, objective=objective, solver=solver, time_limit=time_limit)
+    problem = space.problem_for(sensitivity, objective)
+    allocation = solve_problem(problem, solver, time_limit, program=space.program)
     return report_on(
         space,
         sensitivity,

@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from hwbmpq.allocate import Allocation, values_for
+from hwbmpq.allocate import values_for
 from hwbmpq.allocate.ilp import IntegerProgram
 from hwbmpq.allocate.problem import AllocationProblem, build_problem
-from hwbmpq.allocate.solve import solve_problem
 from hwbmpq.costs import NetworkCosts, parse_budget, tabulate
 from hwbmpq.graph import LayerGraph
 from hwbmpq.hardware import HardwareProfile, layer_candidates, trained_precisions
@@ -56,18 +55,6 @@ class SearchSpace:
     def problem_for(self, sensitivity: Sensitivity, objective: str) -> AllocationProblem:
         """What is to be solved, with the values that an objective makes of a sensitivity."""
         return self.problem.valued(values_for(sensitivity, self.choices, objective))
-
-    def solve(
-        self,
-        sensitivity: Sensitivity,
-        *,
-        objective: str = "linear",
-        solver: str = "auto",
-        time_limit: float | None = None,
-    ) -> Allocation:
-        """The widths that are worth the most within the budgets; ``InfeasibleBudget`` if there are none."""
-        problem = self.problem_for(sensitivity, objective)
-        return solve_problem(problem, solver, time_limit, program=self.program)
 
     def as_trained(self, bits: Mapping[str, Precision]) -> dict[str, Precision]:
         """What to quantize the network at so that it computes as the device does with ``bits``."""

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hwbmpq.data.batches import Batches, LoaderBatches, TrainingBatches
+from hwbmpq.data.batches import Batches, LoaderBatches, LoaderImages, TrainingBatches
 from hwbmpq.data.images import ImageData, LabelledImages
-from hwbmpq.data.loaders import LoaderImages
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph.operations import first_tensor
 from hwbmpq.quant.layers import eval_mode

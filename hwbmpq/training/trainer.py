@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from hwbmpq import distributed
+from hwbmpq.data.augment import generator_for
 from hwbmpq.data.batches import Batches
-from hwbmpq.data.randomness import generator_for
 from hwbmpq.errors import HwbmpqError, NonFiniteError, RunStoppedError
 from hwbmpq.graph.operations import first_tensor
 from hwbmpq.quant import parameter_groups

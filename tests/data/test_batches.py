@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from hwbmpq.data import Batches, LabelledImages, LoaderBatches, TrainingBatches, load_data, open_data
-from hwbmpq.data.pixels import Resident
+from hwbmpq.data.images import Resident
 from hwbmpq.errors import HwbmpqError, UnknownNameError
 
 Batch = tuple[Tensor, Tensor]

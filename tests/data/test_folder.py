@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from hwbmpq.data import LabelledImages, load_data, load_images, open_data
-from hwbmpq.data.pixels import Streamed
+from hwbmpq.data.images import Streamed
 from hwbmpq.errors import HwbmpqError
 
 SIZE = (3, 8, 8)

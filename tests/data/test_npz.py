@@ -100,9 +100,7 @@ def test_the_only_image_of_a_class_is_not_held_out(tmp_path: Path) -> None:
 
 def test_too_few_images_to_hold_any_out_say_so(tmp_path: Path) -> None:
     spec = saved(tmp_path, x_train=pixels(3, 8, 8), y_train=labels(3))
-    with pytest.raises(
-        HwbmpqError, match=r"data\.npz: no class has two images, so that none can be held out"
-    ):
+    with pytest.raises(HwbmpqError, match=r"data\.npz: no class has two images, so none can be held out"):
         load_data(spec, input_size=GREY)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hwbmpq.data.dataset import ArrayImages, Picked, Size, StoredPart, centred_window, fitted
 from hwbmpq.data.folder import FileImages, decode
-from hwbmpq.data.pixels import Pixels, Resident, Streamed, settle
+from hwbmpq.data.images import Pixels, Resident, Streamed, settle
 from hwbmpq.errors import HwbmpqError
 
 WHITE = 255

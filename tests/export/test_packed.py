@@ -16,7 +16,7 @@ from torch.nn.utils import prune
 import hwbmpq
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.export import PackedFileError, read_packed, save_packed
-from hwbmpq.export.packed.schema import INPUTS, SCALES
+from hwbmpq.export.packed.file import INPUTS, SCALES
 from hwbmpq.models import load_model
 from hwbmpq.quant import assign, prepare, quantized_layers
 

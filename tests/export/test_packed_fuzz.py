@@ -157,7 +157,7 @@ HEADERS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         lambda h: h["1.bias"].update(data_offsets=[0, 8, 16]),
         UNREADABLE,
     ),
-    "another type": (lambda h: h["1.bias"].update(dtype="C64"), "'1.bias': the type 'C64' is none of F64"),
+    "another type": (lambda h: h["1.bias"].update(dtype="C64"), "'1.bias': the type 'C64' is not one of F64"),
     "a type that is none": (lambda h: h["1.bias"].update(dtype=["F32"]), "'1.bias': the type"),
     "integers for floats": (lambda h: h["1.bias"].update(dtype="I32"), "'1.bias' is I32 .4,."),
     "something more": (
@@ -244,10 +244,13 @@ METADATA: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "no sign": (lambda m: m["quantizers"][0].pop("signed"), "quantizers.0.signed: Field required"),
     "another type": (lambda m: m["layers"][1].update(dtype="I8"), "layers.1.dtype"),
     "a name for nothing": (lambda m: m["shared"].update({"6.bias": "nothing"}), "'nothing' is missing"),
-    "a name for itself": (lambda m: m["shared"].update({"5.bias": "5.bias"}), "taken for the tensor itself"),
+    "a name for itself": (
+        lambda m: m["shared"].update({"5.bias": "5.bias"}),
+        "a further name of one tensor is the name of another",
+    ),
     "a name for what is stored": (
         lambda m: m["shared"].update({"1.bias": "1.weight"}),
-        "'1.bias' is stored, and said",
+        "'1.bias' is stored, but also listed as a name",
     ),
     "a name that is not shared": (lambda m: m["shared"].clear(), "'6.bias' of the network is missing"),
     "negative classes": (lambda m: m["origin"].update(num_classes=-1), "origin.num_classes"),
@@ -316,10 +319,10 @@ def test_names_that_stand_twice(good: bytes, tmp_path: Path) -> None:
     entry = json.dumps(header["1.bias"])
     header["__metadata__"]["blake2b"] = CHECKSUM
     text = json.dumps(header)[:-1] + f', "1.bias": {entry}}}'
-    refused(joined(text, body), tmp_path, "'1.bias' stands there twice")
+    refused(joined(text, body), tmp_path, "'1.bias' appears twice")
     metadata = header["__metadata__"]
     metadata["hwbmpq"] = metadata["hwbmpq"][:-1] + ', "hwbmpq": "2"}'
-    refused(joined(header, body), tmp_path, "metadata cannot be read: 'hwbmpq' stands there twice")
+    refused(joined(header, body), tmp_path, "metadata cannot be read: 'hwbmpq' appears twice")
 
 
 @pytest.mark.parametrize(

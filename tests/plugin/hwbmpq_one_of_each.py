@@ -7,8 +7,8 @@ from typing import Any
 from hwbmpq.allocate import Allocation
 from hwbmpq.allocate.highs import Highs
 from hwbmpq.data.registry import register as register_data
-from hwbmpq.export.formats import ExportResult
-from hwbmpq.export.formats import register as register_format
+from hwbmpq.export.deployment import ExportResult
+from hwbmpq.export.deployment import register as register_format
 from hwbmpq.quant import quantized_layers
 from hwbmpq.registry import DATA_SOURCES
 from hwbmpq.search.decisions import Decision, DecisionContext

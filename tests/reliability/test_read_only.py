@@ -27,7 +27,7 @@ def test_a_disk_that_becomes_read_only_is_an_error_that_says_so(
     at_hand = trial(0)
     with SmallDisk(at_hand.folder / "disk", ROOMY) as disk:
         ended = at_hand.begin(run="disk/run", kind="read_only_at_event", folder=str(disk.path), event=event)
-        assert_clear_error(ended, f"{file} cannot be written: Read-only", "try: make the place writable")
+        assert_clear_error(ended, f"{file} cannot be written: Read-only", "try: make the folder writable")
         disk.make_writable()
         at_hand.finish("disk/run")
 
@@ -44,5 +44,5 @@ def test_a_finished_run_can_be_read_and_not_overwritten_where_nothing_can_be_wri
         assert_clear_error(at_hand.begin("--overwrite", run="disk/run"), "Read-only", "try: ")
         for form, file in {"onnx": "model.onnx", "packed": "model.safetensors"}.items():
             ended = at_hand.server.run(["export", "disk/run", "--format", form], folder=at_hand.folder)
-            assert_clear_error(ended, f"{file} cannot be written: Read-only", "try: make the place writable")
+            assert_clear_error(ended, f"{file} cannot be written: Read-only", "try: make the folder writable")
         disk.make_writable()

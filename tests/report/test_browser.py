@@ -87,7 +87,7 @@ def test_the_slider_repaints_widths_and_costs(opened: Any) -> None:
 def test_pointing_at_a_move_tells_its_reason(opened: Any) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
 
-    mark = opened.find_element("css selector", "[id^='moves-move0']")
+    mark = opened.find_element("css selector", "#plot-moves [data-tip^='after epoch']")
     opened.execute_script("arguments[0].scrollIntoView({block: 'center'})", mark)
     ActionChains(opened).move_to_element(mark).perform()
     tip = opened.find_element("id", "tip")

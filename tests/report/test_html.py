@@ -12,7 +12,7 @@ from hwbmpq.costs.table import FigureUse
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.report import RunReport
 from hwbmpq.report.html import render_page, write_page
-from hwbmpq.report.html.colours import of_width, text_on
+from hwbmpq.report.html.plot_style import of_width, text_on
 from hwbmpq.values import TieGroup
 
 MakeReport = Callable[..., RunReport]
@@ -52,7 +52,7 @@ def test_all_parts_are_there(page: str) -> None:
         "Learning curves",
         "What each layer costs",
         "What memory buys",
-        "What if the budget were another",
+        "What if the budget were different",
         "The network",
         "What is not quantized",
         "Where the figures come from",

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,7 +41,16 @@ def test_a_run_works_everything_out_once(
     budget: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spy = Spy(monkeypatch)
-    spy.watch(network, "_tabulated", lambda name, layers, profile, choices: f"tabulate {name} {choices}")
+    get_cost_model = network.get_cost_model
+
+    def watched(name: str) -> SimpleNamespace:
+        def tabulate(layers: Any, profile: Any, choices: Any) -> CostTable:
+            spy.calls[f"tabulate {name} {choices}"] += 1
+            return get_cost_model(name).tabulate(layers, profile, choices)
+
+        return SimpleNamespace(tabulate=tabulate)
+
+    monkeypatch.setattr(network, "get_cost_model", watched)
     spy.watch(RunFacts, "to_dict", lambda facts: "facts to JSON")
     spy.watch(CostTable, "to_dict", lambda table: f"{table.name} to JSON")
     spy.watch(Plan, "to_dict", lambda plan: "plan to JSON")

@@ -33,7 +33,7 @@ from hwbmpq.export.onnx.lowering import (
     stored_width,
 )
 from hwbmpq.export.onnx.trace import PLACEHOLDER_DOMAIN, TRACED_OPSET, TracedGraph, trace_network
-from hwbmpq.export.packed.size import SizeAccount, SizeLine
+from hwbmpq.export.packed.contents import SizeAccount, SizeLine
 from hwbmpq.export.runtime.onnxruntime import LARGEST_FILE, as_input, output_ranges
 from hwbmpq.export.stored_weights import StoredWeight, stored_weights
 from hwbmpq.io import atomic_write

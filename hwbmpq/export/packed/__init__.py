@@ -1,1 +1,1 @@
-"""``model.safetensors``: a quantized network whose weights take the bits that they were given."""
+"""``model.safetensors``: a quantized network, each weight stored at exactly its bits."""

@@ -4,7 +4,8 @@ A code is stored as the unsigned number ``code + 2^(bits-1) - 1``. The numbers f
 of the first byte on, across byte borders; the last byte is filled up with zeros. The largest unsigned number stands
 for no code.
 
-By hand, since numpy's ``packbits`` and ``unpackbits`` take 10 to 30 times as long. The work is done in 64-bit words: eight numbers (four, above 8 bits) lie in a word, each in its own field of 8 (16)
+Written by hand, since numpy's ``packbits`` and ``unpackbits`` take 10 to 30 times as long. The work is done in 64-bit
+words: eight numbers (four, above 8 bits) lie in a word, each in its own field of 8 (16)
 bits, and are moved together by pairs, by pairs of pairs, and so on.
 """
 

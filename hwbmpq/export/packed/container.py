@@ -91,7 +91,7 @@ def _checksum_at(header: bytes) -> int:
 
 
 def read_container(path: Path) -> Container:
-    """Read and check a file. No code from it is run, and no memory taken that it does not fill itself."""
+    """Read and check a file. No code from it is run, and no more memory is taken than the file itself needs."""
     with _opened(path) as file:
         header = _read_header(file, path)
         entries = parse_json(header[_LENGTH_BYTES:], path, "header")
@@ -106,7 +106,7 @@ def read_container(path: Path) -> Container:
 
 
 def parse_json(data: bytes | str, path: Path, what: str) -> dict[str, Any]:
-    """A JSON object in which no name stands twice."""
+    """A JSON object in which no name appears twice."""
     try:
         content = json.loads(data, object_pairs_hook=_without_duplicates, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -153,7 +153,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise ValueError(f"{short(name)} stands there twice")
+            raise ValueError(f"{short(name)} appears twice")
         found[name] = value
     return found
 
@@ -196,7 +196,7 @@ def _check_entries(entries: Mapping[str, Any], path: Path) -> None:
             raise PackedFileError(f"{where} must say dtype, shape and data_offsets, nothing else")
         dtype = entry["dtype"]
         if not isinstance(dtype, str) or dtype not in DTYPES:
-            raise PackedFileError(f"{where}: the type {short(dtype)} is none of {', '.join(DTYPES)}")
+            raise PackedFileError(f"{where}: the type {short(dtype)} is not one of {', '.join(DTYPES)}")
 
 
 def _tensors(content: bytes, path: Path) -> dict[str, Tensor]:
@@ -208,5 +208,5 @@ def _tensors(content: bytes, path: Path) -> dict[str, Tensor]:
         ) from error
     for name, value in tensors.items():
         if value.dtype == torch.bool and bool((value.view(torch.uint8) > 1).any()):
-            raise PackedFileError(f"{path}: {short(name)} holds something else than true and false")
+            raise PackedFileError(f"{path}: {short(name)} holds values other than true and false")
     return tensors

@@ -1,4 +1,4 @@
-"""``model.safetensors``: a quantized network whose weights take the bits that they were given."""
+"""Writing ``model.safetensors``: a quantized network, each weight stored at exactly its bits."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,14 +12,16 @@ import hwbmpq
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.export.packed.bitpack import pack
 from hwbmpq.export.packed.container import DTYPE_NAMES, write_container
-from hwbmpq.export.packed.network_state import (
+from hwbmpq.export.packed.contents import (
+    SizeAccount,
+    account_for,
     is_channels_last,
     join,
     names_by_tensor,
     own_state,
     weight_names,
 )
-from hwbmpq.export.packed.schema import (
+from hwbmpq.export.packed.file import (
     INPUTS,
     SCALES,
     SCHEMA,
@@ -29,7 +31,6 @@ from hwbmpq.export.packed.schema import (
     PackedMetadata,
     PackedQuantizer,
 )
-from hwbmpq.export.packed.size import SizeAccount, account_for
 from hwbmpq.export.stored_weights import StoredWeight, stored_weights
 from hwbmpq.quant import quantized_layers
 from hwbmpq.quant.layers import FROZEN, QuantizedLayer, weight_entries
@@ -47,7 +48,7 @@ def save_packed(
 
     ``origin`` is what the network came from: ``model`` (a specification such as ``timm:resnet18``), ``num_classes``,
     ``input_size``, ``target``, and whatever else JSON can hold. Without ``model``, loading needs the network as well.
-    ``example_input`` is used only if layers compute their weights on the way. The network is left as it is.
+    ``example_input`` is used only if layers compute their weights in the forward pass. The network is not changed.
     """
     metadata, tensors = _content(model, example_input, origin or {})
     header_bytes = write_container(Path(path), tensors, metadata.to_json())
@@ -126,7 +127,7 @@ def _packable(
     weights: Mapping[str, StoredWeight],
     state: dict[str, Tensor],
 ) -> set[str]:
-    """Layers whose weight can be rebuilt from codes: nobody needs its tensor in float, or at another width."""
+    """Layers whose weight can be rebuilt from codes: its tensor is not needed in float, or at another width."""
     modules = dict(model.named_modules(remove_duplicate=False))
     groups = {name: group for group in names_by_tensor(state) for name in group}
 

@@ -13,9 +13,9 @@ from hwbmpq.errors import HwbmpqError
 from hwbmpq.export.onnx.checksum import verify_checksum
 
 _NO_LOG = 4
-"""Errors are raised; saying them twice helps nobody."""
+"""Errors are raised, so they need not be logged as well."""
 LARGEST_FILE = 2**31 - 1
-"""Protocol buffers hold no more."""
+"""The limit of protocol buffers."""
 
 
 UNPACKING = {"session.disable_quant_qdq": "1"}
@@ -42,7 +42,7 @@ class OnnxNetwork:
         # From memory: what a file says about other files is not followed.
         content = model if isinstance(model, bytes) else _read(Path(model))
         self.has_checksum = verify_checksum(content, what)
-        """Whether there is a checksum, which is right then: somebody else's files have none."""
+        """Whether the file has a checksum (a correct one); files from other tools have none."""
         try:
             self.session = onnxruntime.InferenceSession(
                 content, options, ["CPUExecutionProvider"], enable_fallback=0
@@ -64,7 +64,7 @@ class OnnxNetwork:
         return [np.concatenate(tensors) for tensors in zip(*parts, strict=True)]
 
     def as_module(self) -> nn.Module:
-        """The same for whom expects a network of torch."""
+        """The same as a module of torch."""
         return _Module(self)
 
     def _run(self, images: NDArray[np.float32]) -> Sequence[NDArray[np.float32]]:

@@ -47,7 +47,7 @@ class Timing:
     p99_ms: float
     runs: int
     peak_memory_bytes: int | None
-    """That the process grew by; None where the system does not tell."""
+    """By which the process grew; None where the system does not tell."""
 
     @property
     def images_per_second(self) -> float:
@@ -71,7 +71,7 @@ def time_side_by_side(
     rounds: int = 50,
     on_round: Callable[[int], None] | None = None,
 ) -> dict[str, Timing]:
-    """Run files in turns, round by round, so that a slow moment of the machine hits all of them alike."""
+    """Run files in turns, round by round, so that a slow moment of the machine affects all of them."""
     networks = {
         name: OnnxNetwork(one.path, threads=threads, unpacks=one.unpacks) for name, one in entries.items()
     }
@@ -82,7 +82,7 @@ def time_side_by_side(
     times: dict[str, list[float]] = {name: [] for name in entries}
     for done in range(-_WARM_UP, rounds):
         for name, network in networks.items():
-            network(images)  # the others have been in the caches
+            network(images)  # fills the caches, which the other networks have used
             start = time.perf_counter()
             network(images)
             if done >= 0:
@@ -106,7 +106,7 @@ def _timing(times: list[float], file: BenchmarkEntry, images: NDArray[np.float32
 
 
 def peak_memory(file: BenchmarkEntry, shape: tuple[int, ...], threads: int) -> int | None:
-    """What a process grows by when it loads and runs a file; in one of its own, since memory is hard to give back."""
+    """What a process grows by when it loads and runs a file; in a process of its own, since memory is hard to free."""
     options = UNPACKING if file.unpacks else {}
     arguments = [str(file.path), str(threads), json.dumps(shape), json.dumps(options)]
     command = [sys.executable, "-c", _MEMORY_SCRIPT, *arguments]

@@ -1,4 +1,4 @@
-"""Putting the page together."""
+"""The page: what its template shows, and the picture of the network."""
 
 import json
 from collections.abc import Sequence
@@ -6,20 +6,28 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.io import atomic_write
 from hwbmpq.report import Headline, RunReport
-from hwbmpq.report.html.colours import of_width, text_on
-from hwbmpq.report.html.curves import frontier_plot, learning_plot, sensitivity_plot
-from hwbmpq.report.html.network_plot import network_picture
-from hwbmpq.report.html.plot_style import Plot
-from hwbmpq.report.html.plots import breakdown_plot, moves_plot, widths_plot
+from hwbmpq.report.html.plot_style import Plot, colour_of, of_width, short, text_on
+from hwbmpq.report.html.plots import (
+    breakdown_plot,
+    frontier_plot,
+    learning_plot,
+    moves_plot,
+    sensitivity_plot,
+    widths_plot,
+)
 from hwbmpq.units import amount
 
 _MOST_COMPARED = 12
+_COLUMN, _ROW = 240, 44
+_BOX = (180, 26)
+"""Sizes in the picture of the network."""
 
 
 def render_page(reports: Sequence[RunReport]) -> str:
@@ -37,7 +45,7 @@ def render_page(reports: Sequence[RunReport]) -> str:
         style=Markup(_own_file("style.css")),
         script=Markup(_own_file("script.js")),
         data=_as_script(_data(reports)),
-        sections=[_Section(report) for report in reports] if len(reports) == 1 else [],
+        sections=[_section(report) for report in reports] if len(reports) == 1 else [],
         compared=_compared(reports) if len(reports) > 1 else None,
     )
 
@@ -54,26 +62,25 @@ def _own_file(name: str) -> str:
     return files("hwbmpq.report.html").joinpath(name).read_text(encoding="utf-8")
 
 
-class _Section:
+def _section(report: RunReport) -> dict[str, Any]:
     """What the template asks of one report."""
-
-    def __init__(self, report: RunReport) -> None:
-        self.report = report
-        self.headlines = [_Card(one) for one in report.headlines]
-        self.plots = _inline(
-            [
-                widths_plot(report),
-                moves_plot(report),
-                sensitivity_plot(report),
-                learning_plot([report]),
-                breakdown_plot(report),
-                frontier_plot([report]),
-            ]
-        )
-        self.network = network_picture(report)
-        self.levels = [] if report.plan is None else [c for c in report.plan.costs.values() if c.capacity]
-        """Memories, and what is in them."""
-        self.cells = _cells(report)
+    plots = [
+        widths_plot(report),
+        moves_plot(report),
+        sensitivity_plot(report),
+        learning_plot([report]),
+        breakdown_plot(report),
+        frontier_plot([report]),
+    ]
+    costs = [] if report.plan is None else report.plan.costs.values()
+    return {
+        "report": report,
+        "headlines": [_card(headline) for headline in report.headlines],
+        "plots": _inline(plots),
+        "network": _network(report) if report.facts.nodes else None,
+        "memories": [cost for cost in costs if cost.capacity],
+        "cells": _cells(report),
+    }
 
 
 def _inline(plots: Sequence[Plot | None]) -> list[dict[str, Any]]:
@@ -81,39 +88,34 @@ def _inline(plots: Sequence[Plot | None]) -> list[dict[str, Any]]:
     return [{**vars(plot), "svg": Markup(plot.svg)} for plot in plots if plot is not None]
 
 
-class _Card:
+def _card(headline: Headline) -> dict[str, Any]:
     """A headline as text."""
-
-    def __init__(self, headline: Headline) -> None:
-        self.name = headline.name
-        self.is_met = headline.is_met
-        self.value = headline.text(headline.value)
-        parts = []
-        if headline.budget is not None:
-            parts.append(f"budget {headline.text(headline.budget)}")
-        if headline.reference is not None and headline.unit == "%":
-            difference = headline.value - headline.reference
-            parts.append(f"float {headline.text(headline.reference)} ({difference:+.2f})")
-        elif headline.reference is not None and headline.value:
-            times = headline.reference / headline.value
-            parts.append(f"float {headline.text(headline.reference)}, {times:.1f} times as much")
-        self.note = "; ".join(parts)
+    notes = []
+    if headline.budget is not None:
+        notes.append(f"budget {headline.text(headline.budget)}")
+    if headline.reference is not None and headline.unit == "%":
+        difference = headline.value - headline.reference
+        notes.append(f"float {headline.text(headline.reference)} ({difference:+.2f})")
+    elif headline.reference is not None and headline.value:
+        times = headline.reference / headline.value
+        notes.append(f"float {headline.text(headline.reference)}, {times:.1f} times as much")
+    value = headline.text(headline.value)
+    return {"name": headline.name, "is_met": headline.is_met, "value": value, "note": "; ".join(notes)}
 
 
 def _cells(report: RunReport) -> list[dict[str, Any]]:
     """The strip that the slider repaints."""
     layers = () if report.plan is None else report.plan.layers
-    bits = [(layer, layer.precision.weight_bits) for layer in layers]
     return [
-        {
-            "name": layer.name,
-            "bits": width,
-            "colour": of_width(width),
-            "ink": text_on(of_width(width)),
-            "is_fixed": layer.is_fixed,
-        }
-        for layer, width in bits
+        {"name": layer.name, "bits": bits, "colours": _colours(bits), "is_fixed": layer.is_fixed}
+        for layer in layers
+        for bits in [layer.precision.weight_bits]
     ]
+
+
+def _colours(bits: int) -> tuple[str, str]:
+    """Of a cell and of the text in it."""
+    return of_width(bits), text_on(of_width(bits))
 
 
 def _data(reports: Sequence[RunReport]) -> dict[str, Any]:
@@ -127,7 +129,7 @@ def _data(reports: Sequence[RunReport]) -> dict[str, Any]:
     fitting = [place for place, total in enumerate(totals) if total <= float(trade_off.chosen.cost)]
     return {
         "layers": [layer.name for layer in reports[0].facts.layers],
-        "colours": {str(bits): [of_width(bits), text_on(of_width(bits))] for bits in widths},
+        "colours": {str(bits): _colours(bits) for bits in widths},
         "chosen": fitting[-1] if fitting else 0,
         "points": [
             {
@@ -143,7 +145,7 @@ def _data(reports: Sequence[RunReport]) -> dict[str, Any]:
 
 
 def _as_script(content: dict[str, Any]) -> Markup:
-    """JSON that no text in it can break out of."""
+    """JSON that is safe inside a script element, whatever text is in it."""
     text = json.dumps(content)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
@@ -154,9 +156,73 @@ def _compared(reports: Sequence[RunReport]) -> dict[str, Any]:
     rows = []
     for name in names:
         by_run = [next((one for one in report.headlines if one.name == name), None) for report in reports]
-        rows.append({"name": name, "cards": [None if one is None else _Card(one) for one in by_run]})
+        rows.append({"name": name, "cards": [None if one is None else _card(one) for one in by_run]})
     return {
         "rows": rows,
         "plots": _inline([learning_plot(reports), frontier_plot(reports)]),
         "strips": [{"name": report.name, "cells": _cells(report)} for report in reports],
     }
+
+
+def _network(report: RunReport) -> dict[str, Any]:
+    """Layers and joins as boxes from top to bottom, tie groups coloured, and lines between them as SVG paths."""
+    facts = report.facts
+    places = _places([node.name for node in facts.nodes], facts.edges)
+    groups = {layer: number for number, group in enumerate(facts.ties) for layer in group.layers}
+    bits = {} if report.plan is None else {layer.name: str(layer.precision) for layer in report.plan.layers}
+    boxes = []
+    for node in facts.nodes:
+        x, y = places[node.name]
+        group = groups.get(node.layer)
+        tip = node.kind
+        if node.layer:
+            width = f", {bits[node.layer]}" if node.layer in bits else ""
+            tie = None if group is None else facts.ties[group]
+            tip = f"{node.layer} ({node.kind}){width}"
+            tip += "" if tie is None else f"; {tie.reason}: {', '.join(tie.layers)}"
+        boxes.append(
+            {
+                "x": x,
+                "y": y,
+                "text": short(node.layer or node.kind or node.name, 24),
+                "tip": tip,
+                "colour": "" if group is None else colour_of(group),
+                "is_layer": bool(node.layer),
+            }
+        )
+    joins = sum(not node.layer for node in facts.nodes)
+    return {
+        "width": max(x for x, _ in places.values()) + _COLUMN / 2,
+        "height": max(y for _, y in places.values()) + _ROW,
+        "box_width": _BOX[0],
+        "box_height": _BOX[1],
+        "boxes": boxes,
+        "lines": [_line(places[start], places[end]) for start, end in facts.edges],
+        "caption": f"{len(facts.layers)} layers and {joins} other places (joins, inputs, outputs); {len(facts.ties)} "
+        "groups of layers share a width (coloured).",
+    }
+
+
+def _line(start: tuple[float, float], end: tuple[float, float]) -> str:
+    """From the lower side of a box to the upper side of another; around those in between."""
+    (x1, y1), (x2, y2) = start, end
+    y1, y2 = y1 + _BOX[1] / 2, y2 - _BOX[1] / 2
+    if x1 == x2 and y2 - y1 > _ROW:
+        # A cubic curve reaches three quarters of the way to its control points.
+        far = x1 + (_BOX[0] / 2 + 20) * 4 / 3
+        return f"M{x1:g} {y1:g} C{far:g} {y1:g} {far:g} {y2:g} {x2:g} {y2:g}"
+    return f"M{x1:g} {y1:g} L{x2:g} {y2:g}"
+
+
+def _places(names: list[str], edges: tuple[tuple[str, str], ...]) -> dict[str, tuple[float, float]]:
+    """A row for each step from the input on; nodes of the same step are side by side."""
+    graph = nx.DiGraph()
+    graph.add_nodes_from(names)
+    graph.add_edges_from(edges)
+    if not nx.is_directed_acyclic_graph(graph):  # a layer that runs twice
+        return {name: (_COLUMN / 2, (row + 0.5) * _ROW) for row, name in enumerate(names)}
+    found = {}
+    for row, generation in enumerate(nx.topological_generations(graph)):
+        for column, name in enumerate(sorted(generation, key=names.index)):
+            found[name] = ((column + 0.5) * _COLUMN, (row + 0.5) * _ROW)
+    return found

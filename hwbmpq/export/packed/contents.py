@@ -1,4 +1,4 @@
-"""Where the bytes of a packed file go, predicted and actual."""
+"""Which tensors of a network a packed file holds, and where its bytes go, predicted and actual."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -6,13 +6,16 @@ from dataclasses import asdict, dataclass
 from math import ceil, prod
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from hwbmpq.export.packed.network_state import join, names_by_tensor, own_state, weight_names
-from hwbmpq.export.packed.schema import INPUTS, SCALES, PackedMetadata
+from hwbmpq.errors import HwbmpqError
+from hwbmpq.export.packed.file import INPUTS, SCALES, PackedMetadata
 from hwbmpq.graph.operations import WEIGHTED_MODULES
 from hwbmpq.quant import as_precision
+from hwbmpq.quant.layers import FROZEN, QuantizedLayer, weight_entries
 from hwbmpq.quant.prepare import Width, shared_inputs
+from hwbmpq.quant.quantizers import InputQuantizer
 from hwbmpq.values import FLOAT_BITS, Layer
 
 WEIGHTS, SCALE, CLIPPING = "packed weights", "scales", "clipping points"
@@ -22,7 +25,7 @@ LABELS = (WEIGHTS, SCALE, CLIPPING, BIASES, NORMS, OTHER, HEADER)
 _SCALE_BYTES = 4
 _INPUT_BYTES = 8
 _HEADER_BYTES, _TENSOR_BYTES, _LAYER_BYTES = 450, 68, 140
-"""What the file's header takes at all, for each tensor and for each layer, names apart."""
+"""Bytes of the file's header: for itself, for each tensor and for each layer, without their names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +37,7 @@ class SizeLine:
 
 @dataclass(frozen=True, kw_only=True)
 class SizeAccount:
-    """``packed weights`` is what a memory budget counts, and the filling of last bytes; the rest comes on top."""
+    """``packed weights`` is what a memory budget counts, plus the padding of last bytes; the rest comes on top."""
 
     lines: tuple[SizeLine, ...]
 
@@ -56,15 +59,6 @@ class SizeAccount:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Weight:
-    """A weight tensor that layers own."""
-
-    layer: str
-    elements: int
-    scales: int
-
-
 def predicted_size(
     model: nn.Module, layers: Iterable[Layer], precisions: Mapping[str, Width], *, per_channel: bool = False
 ) -> SizeAccount:
@@ -77,15 +71,11 @@ def predicted_size(
     bits = {layer.name: as_precision(precisions[layer.name]).weight_bits for layer in layers}
     inputs = shared_inputs(layers, per_channel=per_channel)
     axes = {name: axis for shared in inputs for name, axis in shared.readers.items()}
-    weights = [
-        _Weight(
-            layer=layer.name,
-            elements=layer.parameters,
-            scales=1 if (axis := axes[layer.name]) is None else layer.weight_shape[axis],
-        )
+    weights = {
+        layer.name: (layer.parameters, 1 if (axis := axes[layer.name]) is None else layer.weight_shape[axis])
         for layer in layers
         if layer.parameters
-    ]
+    }
     return _account(_predict(model, weights, bits, len(inputs)))
 
 
@@ -94,10 +84,7 @@ def account_for(
 ) -> SizeAccount:
     """The account of a file that was written."""
     owners = {metadata.stored_name(layer.weight): layer for layer in reversed(metadata.layers)}
-    weights = [
-        _Weight(layer=layer.name, elements=layer.elements, scales=prod(layer.scale_shape))
-        for layer in owners.values()
-    ]
+    weights = {layer.name: (layer.elements, prod(layer.scale_shape)) for layer in owners.values()}
     bits = {layer.name: layer.weight_bits for layer in metadata.layers}
     predicted = _predict(model, weights, bits, len(metadata.quantizers))
     packed = {layer.weight for layer in metadata.packed_once()}
@@ -122,15 +109,16 @@ def _account(predicted: Mapping[str, int], actual: Mapping[str, int] | None = No
 
 
 def _predict(
-    model: nn.Module, weights: Iterable[_Weight], bits: Mapping[str, int], inputs: int
+    model: nn.Module, weights: Mapping[str, tuple[int, int]], bits: Mapping[str, int], inputs: int
 ) -> Counter[str]:
-    quantized = [weight for weight in weights if bits[weight.layer] != FLOAT_BITS]
+    """Bytes by label. ``weights`` has the elements and scales of each weight, by the first layer that owns it."""
+    quantized = {name: counts for name, counts in weights.items() if bits[name] != FLOAT_BITS}
     rest = _rest(model, [name for name, width in bits.items() if width != FLOAT_BITS])
-    names = [*rest, *(join(weight.layer, "weight") for weight in quantized)]
+    names = [*rest, *(join(name, "weight") for name in quantized)]
     found = Counter(
         {
-            WEIGHTS: ceil(sum(weight.elements * bits[weight.layer] for weight in quantized) / 8),
-            SCALE: _SCALE_BYTES * sum(weight.scales for weight in quantized),
+            WEIGHTS: ceil(sum(elements * bits[name] for name, (elements, _) in quantized.items()) / 8),
+            SCALE: _SCALE_BYTES * sum(scales for _, scales in quantized.values()),
             CLIPPING: _INPUT_BYTES * inputs,
             HEADER: _HEADER_BYTES
             + sum(len(name) + _TENSOR_BYTES for name in names)
@@ -155,3 +143,54 @@ def _label(model: nn.Module, name: str) -> str:
     if "norm" in type(module).__name__.lower():
         return NORMS
     return BIASES if entry == "bias" and isinstance(module, WEIGHTED_MODULES) else OTHER
+
+
+def own_state(model: nn.Module) -> dict[str, Tensor]:
+    """What the float network has in its state_dict: the very tensors, parameters being parameters."""
+    added = {
+        join(path, entry)
+        for path, module in model.named_modules(remove_duplicate=False)
+        if isinstance(module, (InputQuantizer, QuantizedLayer))
+        for entry in (*module.added_entries, FROZEN)
+    }
+    state = {name: value for name, value in model.state_dict(keep_vars=True).items() if name not in added}
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise HwbmpqError(
+                f"{name} in the network's state_dict is a {type(value).__name__}: only tensors can be stored"
+            )
+    return state
+
+
+def names_by_tensor(state: dict[str, Tensor]) -> list[list[str]]:
+    """Names of one and the same tensor, together."""
+    groups: dict[int, list[str]] = {}
+    for name, value in state.items():
+        groups.setdefault(id(value), []).append(name)
+    return list(groups.values())
+
+
+def weight_names(model: nn.Module, layers: Iterable[nn.Module]) -> set[str]:
+    """The weights of ``layers``, and what they are made from, under all names in the network's state_dict."""
+    wanted = {id(layer) for layer in layers}
+    return {
+        join(path, entry)
+        for path, module in model.named_modules(remove_duplicate=False)
+        if id(module) in wanted
+        for entry in weight_entries(module)
+    }
+
+
+def join(path: str, entry: str) -> str:
+    """The name of an entry of the module at ``path``, which is "" for the network itself."""
+    return f"{path}.{entry}" if path else entry
+
+
+def is_channels_last(model: nn.Module) -> bool:
+    """Whether weights are in channels-last order, on which the choice of kernels and their rounding depend."""
+    return any(
+        value.dim() == 4
+        and not value.is_contiguous()
+        and value.is_contiguous(memory_format=torch.channels_last)
+        for value in model.parameters()
+    )

@@ -1,15 +1,17 @@
-"""The numbers of a plan, ready to be drawn or written: no printing here."""
+"""The values that reports are made of: a plan (which widths, at what cost, and why) and the facts of a run, which are
+known before it begins: the network, the device, the costs, and how it was called. No printing here."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from pydantic import PlainSerializer, PlainValidator, TypeAdapter
+from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
 from hwbmpq.allocate import Explanation
 from hwbmpq.allocate.allocation import WrittenAllocation
-from hwbmpq.costs.table import Number, WrittenPrecision
-from hwbmpq.values import Sensitivity
+from hwbmpq.costs.table import CostTable, FigureUse, Number, WrittenPrecision
+from hwbmpq.errors import HwbmpqError
+from hwbmpq.values import Layer, Precision, Sensitivity, TieGroup, Unquantized
 
 _NO_DIFFERENCE = 1e-6
 """Of the objective's range."""
@@ -46,12 +48,12 @@ class CostReport:
     float_total: Number | None
     """In 32-bit float, where that is known."""
     capacity: tuple[str, Number] | None = None
-    """The memory that it has to fit in: its name and size."""
+    """The memory that it must fit into: its name and size."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alternative:
-    """Every layer at one width, the ends at their own."""
+    """Every layer at one width, the first and last layers at their own."""
 
     label: str
     weight_bits: int
@@ -110,7 +112,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         names = {"costs": {"__all__": {"name"}}}  # they are the keys
-        content: dict[str, Any] = _ADAPTER.dump_python(self, mode="json", exclude=names)
+        content: dict[str, Any] = _PLAN.dump_python(self, mode="json", exclude=names)
         content["allocation"]["optimal"] = self.is_optimized and self.allocation.optimal
         content["share_of_range"] = self.share_of_range(self.allocation.objective)
         for entry in content["alternatives"]:
@@ -121,9 +123,105 @@ class Plan:
     def from_dict(cls, content: Mapping[str, Any]) -> "Plan":
         """What ``to_dict`` wrote, but for the sensitivity's errors; ``ValueError`` if it is something else."""
         costs = {name: {**cost, "name": name} for name, cost in content["costs"].items()}
-        found = _ADAPTER.validate_python({**content, "costs": costs})
+        found = _PLAN.validate_python({**content, "costs": costs})
         scores = {layer.name: layer.sensitivity for layer in found.layers}
         return replace(found, sensitivity=replace(found.sensitivity, scores=scores))
 
 
-_ADAPTER = TypeAdapter(Plan)
+_PLAN = TypeAdapter(Plan)
+
+
+SCHEMA = "hwbmpq/run-facts/v1"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerFacts:
+    name: str
+    kind: str
+    parameters: int
+    macs: int
+    is_end: bool
+
+    @classmethod
+    def of(cls, layer: Layer) -> "LayerFacts":
+        return cls(**{name: getattr(layer, name) for name in cls.__slots__})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Node:
+    """A node of the network's outline: a layer, a join, an input or an output."""
+
+    name: str
+    kind: str
+    layer: str = ""
+    """The layer that runs here, if one does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """A network on a device under budgets, as plain values that a file keeps."""
+
+    title: str
+    """``timm:resnet18 at 3x224x224``."""
+    target: str
+    device: str
+    layers: tuple[LayerFacts, ...]
+    ties: tuple[TieGroup, ...]
+    nodes: tuple[Node, ...]
+    edges: tuple[tuple[str, str], ...]
+    """Between nodes, by name."""
+    unquantized: tuple[Unquantized, ...]
+    parameters: int
+    macs: int
+    traced_by: str
+    tables: Mapping[str, CostTable]
+    limits: Mapping[str, Number]
+    """Budgets in the costs' own units."""
+    sources: Mapping[str, str]
+    """Where figures come from, by id."""
+    caveats: tuple[str, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of the run; empty for a plan."""
+    command: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def figures(self) -> tuple[FigureUse, ...]:
+        """Every figure that a cost is computed from, once."""
+        found = {(use.path, use.value): use for table in self.tables.values() for use in table.figures}
+        return tuple(found.values())
+
+    @property
+    def doubtful_figures(self) -> tuple[FigureUse, ...]:
+        return tuple(use for use in self.figures if use.is_doubtful)
+
+    @property
+    def covered_share(self) -> float:
+        """Share of the parameters that are weights of the layers."""
+        covered = sum(layer.parameters for layer in self.layers)
+        return covered / self.parameters if self.parameters else 1.0
+
+    @property
+    def choices(self) -> dict[str, tuple[Precision, ...]]:
+        """Candidates by layer."""
+        additive = next(table for table in self.tables.values() if table.is_additive)
+        return {name: tuple(costs) for name, costs in additive.rows[0].costs.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"schema": SCHEMA, **_FACTS.dump_python(self, mode="json")}
+
+    @classmethod
+    def from_dict(cls, content: Any) -> "RunFacts":
+        """What ``to_dict`` wrote; an error if it is something else."""
+        schema = content.get("schema") if isinstance(content, dict) else None
+        if schema != SCHEMA:
+            raise HwbmpqError(f"these are not the facts of a run: schema {schema!r}")
+        try:
+            return _FACTS.validate_python(content)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            raise HwbmpqError(f"these are not the facts of a run: {place}: {first['msg']}") from None
+
+
+_FACTS = TypeAdapter(RunFacts)
