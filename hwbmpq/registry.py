@@ -216,7 +216,8 @@ SENSITIVITIES: Registry[Any] = Registry(
     "hwbmpq.sensitivities",
     _in(
         "hwbmpq.sensitivity",
-        "enbg divergence weight_error hessian_trace activation_density=density_meter uniform=weight_error",
+        "enbg divergence=alternatives weight_error=alternatives hessian_trace=alternatives "
+        "activation_density=density_meter uniform=alternatives",
     ),
     check=_has_method("measure(inputs)"),
 )
@@ -239,7 +240,7 @@ METHODS: Registry[Any] = Registry(
 QUANTIZERS: Registry[Any] = Registry(
     "weight quantizer",
     "hwbmpq.quantizers",
-    dict.fromkeys(("paper", "symmetric"), "hwbmpq.quant.weight_quantizer"),
+    dict.fromkeys(("paper", "symmetric"), "hwbmpq.quant.quantizers"),
 )
 DATA_SOURCES: Registry[Any] = Registry(
     "data source",

@@ -1,4 +1,4 @@
-"""The integers that a quantized network's weights really are."""
+"""The integers that a quantized network's weights are stored as."""
 
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.quant import WeightQuantizer, quantized_layers
 from hwbmpq.quant.layers import FROZEN, QuantizedLayer, eval_mode, float_inputs, float_weights
-from hwbmpq.quant.weight_quantizer import PaperQuantizer, keep_weights
+from hwbmpq.quant.quantizers import PaperQuantizer, keep_weights
 from hwbmpq.values import FLOAT_BITS
 
 _BYTE_BITS = 8
@@ -28,7 +28,7 @@ class StoredWeight:
     bits: int
     channel_axis: int | None
     is_computed: bool
-    """Whether the layer computes its weight on the way (timm's ``StdConv2d``, a parametrization): its parameter
+    """Whether the layer computes its weight in the forward pass (timm's ``StdConv2d``, a parametrization): its parameter
     is then not what it multiplies with."""
 
     def values(self) -> Tensor:
@@ -40,7 +40,7 @@ class StoredWeight:
 def stored_weights(model: nn.Module, example_input: Tensor) -> dict[str, StoredWeight]:
     """The weights of a quantized network by layer name; layers at 32 bits, in float, are left out.
 
-    If a layer may compute its weight on the way, the network runs once on ``example_input``; it is left as it was.
+    If a layer may compute its weight in the forward pass, the network runs once on ``example_input``; it is not changed.
     """
     layers = {name: layer for name, layer in quantized_layers(model) if layer.weight_bits != FLOAT_BITS}
     weights = {layer: _known_weights(layer) for layer in layers.values()}
@@ -51,7 +51,7 @@ def stored_weights(model: nn.Module, example_input: Tensor) -> dict[str, StoredW
 
 
 def _known_weights(layer: QuantizedLayer) -> list[Tensor]:
-    """The weight that the layer multiplies with; nothing if it has to run to know."""
+    """The weight that the layer multiplies with; nothing if only a run can tell."""
     frozen = layer._buffers.get(FROZEN)
     if frozen is not None:
         return [frozen]
@@ -106,7 +106,7 @@ def _canonical_codes(quantizer: WeightQuantizer, weight: Tensor) -> tuple[Tensor
     codes, scale = quantizer.codes_and_scale(weight.detach())
     if weight.dtype == scale.dtype:
         return codes, scale
-    # Half precision rounds the product: at many bits, several codes then stand for one value.
+    # Half precision rounds the product: at many bits, several codes then give one value.
     return quantizer.codes_and_scale((codes * scale).to(weight.dtype))
 
 

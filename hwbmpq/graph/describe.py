@@ -14,7 +14,7 @@ from hwbmpq.graph.dataflow import Dataflow, find_ties
 from hwbmpq.graph.layergraph import LayerGraph
 from hwbmpq.graph.operations import LAYER_KINDS, WEIGHTED_MODULES, Operation, Trace, nonnegative_tensors
 from hwbmpq.graph.trace import trace
-from hwbmpq.quant.input_quantizer import InputQuantizer
+from hwbmpq.quant.quantizers import InputQuantizer
 from hwbmpq.values import DEFAULT_TIE, Layer, Uncovered
 
 _EMBEDDING_MODULES = (nn.Embedding, nn.EmbeddingBag)

@@ -1,4 +1,4 @@
-"""Widths that are decided while a ``Trainer`` of Hugging Face transformers trains."""
+"""Bit allocation during training with the ``Trainer`` of Hugging Face transformers."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -40,14 +40,14 @@ class BitAllocationCallback(TrainerCallback):
     The network is prepared where the allocator is made; the Trainer creates its optimizer later, in ``train``.
 
     No event of the Trainer lies between the backward pass and clipping: ``on_pre_optimizer_step`` comes after it,
-    and ``max_grad_norm`` is 1 unless you say otherwise. So ``attach`` reads the gradients behind the trainer's
-    ``training_step``, of an optimizer step's last batch only: complete, averaged over ranks, not yet clipped.
+    and ``max_grad_norm`` is 1 by default. So ``attach`` reads the gradients after the trainer's ``training_step``,
+    for the last batch of each optimizer step: complete, averaged over ranks, not yet clipped.
     Float16's loss scaling is undone.
 
     An epoch is closed, and widths are decided, when the next one begins. So evaluation, checkpoints and early
-    stopping at the end of an epoch see the widths that it trained, and no decision is made that nothing follows.
+    stopping at the end of an epoch see the widths used in that epoch, and no decision is made after the last one.
 
-    Checkpoint folders hold the allocator's state; ``train(resume_from_checkpoint=...)`` goes on from it. With
+    Checkpoint folders hold the allocator's state; ``train(resume_from_checkpoint=...)`` continues from it. With
     ``load_best_model_at_end`` the allocator goes back to the best checkpoint too.
     """
 
@@ -106,7 +106,7 @@ class BitAllocationCallback(TrainerCallback):
                 hint="callback.attach(trainer) before trainer.train(); it adds the callback itself",
             )
         check_epochs(self.allocator, state.num_train_epochs)
-        # The checkpoint that training resumes from may be that of an epoch's end.
+        # Training may resume from a checkpoint of the end of an epoch.
         self._has_epoch_ended = state.epoch >= self.allocator.epoch + 1
         if args.eval_on_start:
             self._forget_evaluation = keep_calibration(self.allocator.model)

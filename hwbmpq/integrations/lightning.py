@@ -1,4 +1,4 @@
-"""Widths that are decided while a ``Trainer`` of PyTorch Lightning trains."""
+"""Bit allocation during training with the ``Trainer`` of PyTorch Lightning."""
 
 import sys
 from importlib import import_module
@@ -43,9 +43,9 @@ class BitAllocationCallback(Callback):
     them. Of several optimizers, only the steps of those that hold parameters of the network count.
 
     An epoch is closed, and widths are decided, when the next one starts. So validation, checkpoints and early
-    stopping at the end of an epoch see the widths that it trained, and no decision is made that nothing follows.
+    stopping at the end of an epoch see the widths used in that epoch, and no decision is made after the last one.
 
-    The allocator's state is part of Lightning's checkpoints; ``fit(ckpt_path=...)`` goes on from it.
+    The allocator's state is part of Lightning's checkpoints; ``fit(ckpt_path=...)`` continues from it.
     """
 
     def __init__(self, allocator: BitAllocator) -> None:
@@ -63,16 +63,12 @@ class BitAllocationCallback(Callback):
     def on_sanity_check_end(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
         self._forget_sanity_check()
 
-    def on_train_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
-        # A run that was saved at the end of an epoch may resume within the next: that one does not start again.
-        self._close_last_epoch(trainer)
-
     def on_train_epoch_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
-        self._close_last_epoch(trainer)
-
-    def _close_last_epoch(self, trainer: "Trainer") -> None:
         if self.allocator.epoch < trainer.current_epoch:
             self.allocator.epoch_end()
+
+    # A run saved at the end of an epoch may resume within the next one, which then does not start again.
+    on_train_start = on_train_epoch_start
 
     def on_before_optimizer_step(
         self, trainer: "Trainer", pl_module: "LightningModule", optimizer: Optimizer

@@ -1,4 +1,4 @@
-"""What both integrations need: checks, and input quantizers that survive how other trainers evaluate and save."""
+"""Used by both integrations: checks, and input quantizers that work with how other trainers evaluate and save."""
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -35,10 +35,10 @@ def _input_quantizers(model: nn.Module) -> list[InputQuantizer]:
 
 
 def keep_calibration(model: nn.Module) -> Callable[[], None]:
-    """Gives what puts the input quantizers of ``model`` back to where they are now.
+    """Returns a function that restores the present state of the input quantizers of ``model``.
 
-    A quantizer that has never seen a batch takes its range from the first, in evaluation too. Trainers that evaluate
-    before they train would so start from validation images.
+    A quantizer that has never seen a batch takes its range from the first one, in evaluation too. With trainers that
+    evaluate before they train, that would be validation images.
     """
     quantizers = _input_quantizers(model)
     states = [deepcopy(quantizer.state_dict()) for quantizer in quantizers]

@@ -27,9 +27,9 @@ TERNARY_THRESHOLD = 0.7
 """TWN's threshold as a multiple of the mean magnitude (Li et al. 2016, eq. 6)."""
 
 SMALLEST_ALPHA = 1e-6
-"""A clipping point below counts as this one, so that a step too far can be taken back."""
+"""Clipping points below count as this one, so that training can undo a step that went too far."""
 
-_HALVES = (torch.float16, torch.bfloat16)  # too coarse to compute scales and codes in
+HALVES = (torch.float16, torch.bfloat16)  # too coarse to compute scales and codes in
 
 
 def quantize_weight(weight: Tensor, bits: int, *, channel_axis: int | None = None) -> tuple[Tensor, Tensor]:
@@ -44,7 +44,7 @@ def quantize_weight(weight: Tensor, bits: int, *, channel_axis: int | None = Non
 
 
 def max_scale_codes(weight: Tensor, bits: int, *, channel_axis: int | None = None) -> tuple[Tensor, Tensor]:
-    """The same with ``max|W| / (2^(bits-1) - 1)`` as the scale at every width."""
+    """Like ``quantize_weight``, with ``max|W| / (2^(bits-1) - 1)`` as the scale at 2 bits too."""
     weight, axes = _in_float(weight, channel_axis)
     scale = _or_one(_peak(weight, axes) / largest_code(bits, signed=True))
     return torch.div(weight, scale).round_(), scale
@@ -64,7 +64,7 @@ def fake_quantize_weight(
 
 def straight_through(weight: Tensor, codes: Tensor, scale: Tensor, name: str) -> Tensor:
     """``codes * scale`` in the weight's place, whose gradient it passes on; overwrites ``codes``."""
-    if _can_look_at(scale) and not bool(torch.isfinite(scale).all()):
+    if _can_read(scale) and not bool(torch.isfinite(scale).all()):
         raise NonFiniteError(
             f"{name} holds infinite or NaN weights",
             hint="lower the learning rate, clip gradients, or check the loaded weights",
@@ -78,18 +78,18 @@ def fake_quantize_activation(values: Tensor, alpha: Tensor, bits: int, *, signed
 
     ``alpha`` is a scalar tensor; below ``SMALLEST_ALPHA`` it counts as that.
     """
-    if values.dtype in _HALVES:
+    if values.dtype in HALVES:
         return fake_quantize_activation(values.float(), alpha.float(), bits, signed=signed).to(values.dtype)
     return _Pact.apply(values, alpha, bits, signed)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def check_finite(values: Tensor, name: str) -> None:
-    """Raise if ``values`` hold infinities or NaN, wherever looking costs no synchronisation.
+    """Raise if ``values`` hold infinities or NaN; only on CPU, where this needs no synchronisation.
 
-    The sum alone shows it, at a fraction of the cost of testing each element; only a sum that
-    overflowed makes the second look necessary.
+    The sum shows it at a fraction of the cost of testing each element. Every element is tested only if
+    the sum is not finite, since it may have overflowed.
     """
-    if not _can_look_at(values) or bool(torch.isfinite(values.detach().sum())):
+    if not _can_read(values) or bool(torch.isfinite(values.detach().sum())):
         return
     if not bool(torch.isfinite(values.detach()).all()):
         raise NonFiniteError(
@@ -98,14 +98,14 @@ def check_finite(values: Tensor, name: str) -> None:
         )
 
 
-def _can_look_at(values: Tensor) -> bool:
+def _can_read(values: Tensor) -> bool:
     return values.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def _in_float(weight: Tensor, channel_axis: int | None) -> tuple[Tensor, list[int]]:
     """The weight in a precision to compute scales in, and the axes that one scale spans."""
     axes = [axis for axis in range(weight.dim()) if axis != channel_axis]
-    return weight.float() if weight.dtype in _HALVES else weight, axes
+    return weight.float() if weight.dtype in HALVES else weight, axes
 
 
 def _ternary(weight: Tensor, axes: list[int]) -> tuple[Tensor, Tensor]:
@@ -124,12 +124,12 @@ def _ternary(weight: Tensor, axes: list[int]) -> tuple[Tensor, Tensor]:
 
 
 def _peak(values: Tensor, axes: list[int]) -> Tensor:
-    """Largest magnitude, without a tensor of magnitudes on the way."""
+    """Largest magnitude, without an intermediate tensor of magnitudes."""
     return torch.maximum(values.amax(dim=axes, keepdim=True), -values.amin(dim=axes, keepdim=True))
 
 
 def _or_one(scale: Tensor) -> Tensor:
-    """1 in place of zeros; what is too small to divide by counts as zero."""
+    """1 in place of zeros; numbers too small to divide by count as zero."""
     return torch.where(scale < torch.finfo(scale.dtype).tiny, torch.ones_like(scale), scale)
 
 
@@ -144,7 +144,7 @@ class _StraightThrough(torch.autograd.Function):
 
 
 class _Pact(torch.autograd.Function):
-    """On an accelerator α never leaves it, so that neither pass waits.
+    """On an accelerator the host never reads α, so neither pass waits.
 
     Each pass allocates one tensor and works in place: on CPUs, touching fresh memory costs more than all
     the arithmetic.
@@ -164,10 +164,10 @@ class _Pact(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = gradients
         values, alpha = ctx.saved_tensors
-        if torch.is_grad_enabled():  # somebody wants second derivatives, which the kernels do not have
+        if torch.is_grad_enabled():  # second derivatives are wanted, which the kernels do not have
             return *_differentiable_gradients(gradient, values, alpha, ctx.signed), None, None
-        # The kernels want constant bounds. On CPU α is at hand; elsewhere everything is divided by it.
-        scaled, bound = (values, alpha.item()) if _can_look_at(alpha) else (values / alpha, 1.0)
+        # The kernels take constant bounds. On CPU α can be read; elsewhere everything is divided by it.
+        scaled, bound = (values, alpha.item()) if _can_read(alpha) else (values / alpha, 1.0)
         result = torch.empty_like(values)
         alpha_gradient = None
         if ctx.needs_input_grad[1]:
@@ -181,7 +181,7 @@ class _Pact(torch.autograd.Function):
 def _differentiable_gradients(
     gradient: Tensor, values: Tensor, alpha: Tensor, signed: bool
 ) -> tuple[Tensor, Tensor]:
-    """The same by plain arithmetic: gradients of the input and of α, linear in ``gradient``."""
+    """Gradients of the input and of α in plain arithmetic, linear in ``gradient``."""
     above = (values >= alpha).to(gradient.dtype)
     below = (values <= -alpha if signed else values < 0).to(gradient.dtype)
     alpha_gradient = (gradient * (above - below if signed else above)).sum()

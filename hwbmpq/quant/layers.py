@@ -1,4 +1,4 @@
-"""Layers that quantize their weight and their input, and are otherwise what they were."""
+"""Layers that quantize their weight and their input, and are otherwise unchanged."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -9,9 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from hwbmpq.quant.input_quantizer import InputQuantizer
-from hwbmpq.quant.loading import LoadsFloatCheckpoints
-from hwbmpq.quant.weight_quantizer import WeightQuantizer
+from hwbmpq.quant.quantizers import InputQuantizer, LoadsFloatCheckpoints, WeightQuantizer
 from hwbmpq.values import FLOAT_BITS, Precision
 
 FROZEN = "frozen_weight"
@@ -47,7 +45,7 @@ class QuantizedLayer(LoadsFloatCheckpoints):
 
     @property
     def may_compute_weight(self) -> bool:
-        """Whether the weight that it multiplies with may be another than its parameter; torch's own classes compute nothing."""
+        """Whether it may multiply with something other than its parameter; torch's own classes never do."""
         is_torchs = self.float_class.__module__.startswith("torch.nn.modules.")
         return FROZEN in self._buffers or not (is_torchs and "weight" in self._parameters)
 
@@ -59,15 +57,11 @@ class QuantizedLayer(LoadsFloatCheckpoints):
     def freeze_weight(self, weight: Tensor) -> None:
         """From now on multiply with ``weight``, whatever the layer would compute from its parameters.
 
-        For layers that compute their weight on the way, when only the result is known. Neither it nor what it would
-        be computed from trains. It is a buffer, ``frozen_weight``, and quantized as the parameter would be.
+        For layers that compute their weight in the forward pass, when only the result is known. Neither the frozen weight
+        nor the parameters behind it train. It is a buffer, ``frozen_weight``, quantized as the parameter would be.
         """
         self.register_buffer(FROZEN, weight.detach())
         self._train_weight(False)
-
-    def _thaw_weight(self) -> None:
-        del self._buffers[FROZEN]
-        self._train_weight(True)
 
     def _train_weight(self, trains: bool) -> None:
         for name, parameter in self.named_parameters():
@@ -85,8 +79,8 @@ class QuantizedLayer(LoadsFloatCheckpoints):
     def multiply(self, values: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """The layer's own forward, its product taken with the quantized weight.
 
-        Serves any class, also one that pads or standardises on the way (timm's ``Conv2dSame`` and
-        ``StdConv2d``); the plain classes below save the detour.
+        Works for any class, also one that pads or standardises first (timm's ``Conv2dSame`` and
+        ``StdConv2d``); the plain classes below call the product directly.
         """
         with _WeightSwap(self):
             return super().forward(values, *args, **kwargs)  # type: ignore[no-any-return]
@@ -99,14 +93,15 @@ class QuantizedLayer(LoadsFloatCheckpoints):
         self.set_precision(Precision(weight_bits=weight_bits, activation_bits=activation_bits))
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *others: Any) -> None:
-        """What is loaded decides whether the weight is frozen."""
+        """Freeze or unfreeze the weight as the loaded entries require."""
         stored, is_frozen = state_dict.get(prefix + FROZEN), FROZEN in self._buffers
         if stored is not None and not is_frozen:
             self.freeze_weight(torch.empty_like(stored, device=self.weight.device))  # type: ignore[arg-type]
         elif (
             stored is None and is_frozen and any(prefix + name in state_dict for name in weight_entries(self))
         ):
-            self._thaw_weight()
+            del self._buffers[FROZEN]
+            self._train_weight(True)
         super()._load_from_state_dict(state_dict, prefix, *others)
 
     def extra_repr(self) -> str:
@@ -182,29 +177,17 @@ _MADE: dict[type[nn.Module], type[QuantizedLayer]] = {}
 
 
 def quantized_class(float_class: type[nn.Module]) -> type[QuantizedLayer]:
-    """The quantized sibling of a layer class, a subclass of it; always the same one."""
+    """The quantized subclass of a layer class; always the same one."""
     if float_class not in _MADE:
-        _MADE[float_class] = _make_class(float_class)
+        bases = (_PLAIN.get(float_class, QuantizedLayer), float_class)
+        _MADE[float_class] = type(f"Quantized{float_class.__name__}", bases, {"__module__": __name__})
     return _MADE[float_class]
 
 
-def _make_class(float_class: type[nn.Module]) -> type[QuantizedLayer]:
-    mixin = _PLAIN.get(float_class, QuantizedLayer)
-    return type(f"Quantized{float_class.__name__}", (mixin, float_class), {"__module__": __name__})
-
-
-@contextmanager
-def as_float(model: nn.Module) -> Iterator[None]:
+def as_float(model: nn.Module) -> AbstractContextManager[None]:
     """Inside, the quantized layers of ``model`` are the float layers they were."""
     layers = [module for module in model.modules() if isinstance(module, QuantizedLayer)]
-    classes = [type(layer) for layer in layers]
-    for layer in layers:
-        layer.__class__ = layer.float_class  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        for layer, quantized in zip(layers, classes, strict=True):
-            layer.__class__ = quantized
+    return _temporarily("__class__", {layer: layer.float_class for layer in layers})
 
 
 def _rebuild(float_class: type[nn.Module]) -> QuantizedLayer:
@@ -214,7 +197,7 @@ def _rebuild(float_class: type[nn.Module]) -> QuantizedLayer:
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Inside, ``model`` is in evaluation mode; afterwards every module is in the mode it was."""
+    """Inside, ``model`` is in evaluation mode; afterwards every module is back in its own mode."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -226,21 +209,21 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
 def float_weights(layers: Iterable[QuantizedLayer]) -> AbstractContextManager[None]:
     """Inside, the weights of ``layers`` are not rounded; their quantizers are still called."""
-    return _temporarily([layer.weight_quantizer for layer in layers], "bits", FLOAT_BITS)
+    return _temporarily("bits", {layer.weight_quantizer: FLOAT_BITS for layer in layers})
 
 
 def float_inputs(layers: Iterable[QuantizedLayer]) -> AbstractContextManager[None]:
     """Inside, the inputs of ``layers`` are not rounded, and no input quantizer learns from them."""
-    return _temporarily(layers, "activation_bits", FLOAT_BITS)
+    return _temporarily("activation_bits", dict.fromkeys(layers, FLOAT_BITS))
 
 
 @contextmanager
-def _temporarily(objects: Iterable[Any], attribute: str, value: object) -> Iterator[None]:
-    before = [(thing, getattr(thing, attribute)) for thing in objects]
-    for thing, _ in before:
-        setattr(thing, attribute, value)
+def _temporarily(attribute: str, values: Mapping[nn.Module, object]) -> Iterator[None]:
+    before = {module: getattr(module, attribute) for module in values}
+    for module, value in values.items():
+        setattr(module, attribute, value)
     try:
         yield
     finally:
-        for thing, old in before:
-            setattr(thing, attribute, old)
+        for module, value in before.items():
+            setattr(module, attribute, value)

@@ -9,17 +9,16 @@ from torch import nn
 
 from hwbmpq.deprecated import renamed_arguments
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.quant.input_quantizer import InputQuantizer
 from hwbmpq.quant.layers import QuantizedLayer, quantized_class
-from hwbmpq.quant.weight_quantizer import WeightQuantizer
+from hwbmpq.quant.quantizers import InputQuantizer, WeightQuantizer
 from hwbmpq.registry import QUANTIZERS
 from hwbmpq.values import Layer, Precision
 
 FIRST_LAST_PRECISION = Precision(weight_bits=16, activation_bits=16)
-"""What the first and the last layer get, as in the paper."""
+"""Precision of the first and the last layer, as in the paper."""
 
 PAPER = "paper"
-"""The weight quantizer that is used unless another is named."""
+"""The default weight quantizer."""
 
 Width = int | tuple[int, int] | Precision
 """One width for weights and input, a (weight, activation) pair, or a ``Precision``."""
@@ -39,12 +38,12 @@ def prepare(
 
     ``layers`` come from ``hwbmpq.describe(model, example_input)``. The module objects, their parameters,
     attributes, hooks and state_dict keys stay; float checkpoints still load. Each layer gains a
-    ``weight_quantizer`` of the kind that ``quantizer`` names, and an ``input_quantizer``, one and the same for
-    all layers that read one tensor. ``precision`` is set everywhere, ``first_last_precision`` on the first and
-    the last layer (None: as everywhere else). ``per_channel`` gives every output channel of a weight its own scale.
+    ``weight_quantizer`` of the kind that ``quantizer`` names, and an ``input_quantizer``, shared by
+    all layers that read the same tensor. ``precision`` is set everywhere, ``first_last_precision`` on the first and
+    the last layer (None: ``precision`` there too). ``per_channel`` gives every output channel of a weight its own scale.
 
-    Create the optimizer afterwards, so that it holds the clipping points α and what the weight quantizers learn
-    (``parameter_groups`` keeps them apart). Returns ``model``.
+    Create the optimizer afterwards, so that it holds the clipping points α and the weight quantizers' parameters
+    (``parameter_groups`` separates them). Returns ``model``.
     """
     layers = list(layers)
     ends = as_precision(precision if first_last_precision is None else first_last_precision)
@@ -55,14 +54,14 @@ def prepare(
 
 @dataclass(frozen=True, kw_only=True)
 class SharedInput:
-    """A tensor that layers read: how it is quantized, and for whom."""
+    """A tensor that layers read: how it is quantized, and for which layers."""
 
     name: str
     """What error messages call it."""
     signed: bool
     trainable: bool
     readers: Mapping[str, int | None]
-    """By layer name: the axis of its weight that has a scale for each index; None for one scale in all."""
+    """By layer name: the axis of its weight that has a scale for each index; None for a single scale."""
 
 
 def shared_inputs(layers: Iterable[Layer], *, per_channel: bool) -> list[SharedInput]:
@@ -117,7 +116,7 @@ def assign(model: nn.Module, allocation: Any) -> nn.Module:
         raise HwbmpqError(
             f"the model has no quantized layer named {', '.join(unknown)}; it has: {', '.join(layers)}"
         )
-    # All are checked before any is set.
+    # Check all before setting any.
     precisions = {name: as_precision(width) for name, width in widths.items()}
     for name, precision in precisions.items():
         layers[name].set_precision(precision)
@@ -134,9 +133,9 @@ def quantized_layers(model: nn.Module) -> Iterator[tuple[str, QuantizedLayer]]:
 def parameter_groups(
     model: nn.Module, *, weight_decay: float, alpha_weight_decay: float
 ) -> list[dict[str, Any]]:
-    """Groups for an optimizer: the network's own parameters, the clipping points α, what weight quantizers learn.
+    """Groups for an optimizer: the network's own parameters, the clipping points α, the weight quantizers' parameters.
 
-    The last one is there if they learn anything; its weights do not decay.
+    The last group exists if they have any; it has no weight decay.
     """
     modules = list(model.modules())
     alphas = [module.alpha for module in modules if isinstance(module, InputQuantizer)]
@@ -150,7 +149,7 @@ def parameter_groups(
 
 
 def as_precision(width: Width) -> Precision:
-    """Read a width as people write it: ``4``, ``(4, 8)`` or a ``Precision``."""
+    """Accept a width as ``4``, ``(4, 8)`` or a ``Precision``."""
     if isinstance(width, Precision):
         return width
     weight_bits, activation_bits = width if isinstance(width, (tuple, list)) else (width, width)
@@ -189,7 +188,7 @@ def _quantize_in_place(
 
 
 def _switch_off_fused_paths(model: nn.Module) -> None:
-    """In evaluation, torch's transformer layer hands its weights to one fused kernel, past the quantizers."""
+    """In evaluation, torch's transformer layer passes its weights to one fused kernel and bypasses the quantizers."""
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoderLayer):
             module.activation_relu_or_gelu = 0  # which makes the kernel inapplicable

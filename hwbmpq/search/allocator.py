@@ -18,9 +18,9 @@ from hwbmpq.search.decisions import CalibrationBatches, Decision, DecisionContex
 from hwbmpq.search.methods import Method, get_method
 from hwbmpq.search.schedule import DecisionSchedule
 from hwbmpq.search.space import SearchSpace
-from hwbmpq.sensitivity.collector import BitGradientCollector, mean_over_epochs
+from hwbmpq.sensitivity.alternatives import squared_errors
 from hwbmpq.sensitivity.density_meter import DensityMeter
-from hwbmpq.sensitivity.weight_error import squared_errors
+from hwbmpq.sensitivity.enbg import BitGradientCollector, mean_over_epochs
 from hwbmpq.values import FLOAT_BITS, Precision, Sensitivity
 
 _FLOAT = Precision(weight_bits=FLOAT_BITS, activation_bits=FLOAT_BITS)

@@ -10,19 +10,19 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.quant import as_precision, quantized_layers
-from hwbmpq.sensitivity.measure import SensitivityInputs
+from hwbmpq.quant import QuantizedLayer, as_precision, quantized_layers
+from hwbmpq.sensitivity.measure import SensitivityInputs, run_steps
 from hwbmpq.sensitivity.registry import register
-from hwbmpq.sensitivity.steps import run_steps
 from hwbmpq.values import FLOAT_BITS, Layer, Sensitivity
 
 
 @register("activation_density", needs_data=True)
-def measure(measurement: SensitivityInputs) -> Sensitivity:
+def measure_activation_density(measurement: SensitivityInputs) -> Sensitivity:
     """Score: the layer's activation density on the float network (Vasquez et al. 2021). No errors."""
-    # Nothing is rounded, hence nothing calibrated: every batch runs, and counts, once.
-    in_float = dict.fromkeys(measurement.precisions, as_precision(FLOAT_BITS))
-    measurement = replace(measurement, precisions=in_float)
+    # Nothing is rounded, so nothing is calibrated: every batch runs, and counts, once.
+    measurement = replace(
+        measurement, precisions=dict.fromkeys(measurement.precisions, as_precision(FLOAT_BITS))
+    )
     network = measurement.float_copy()
     with DensityMeter(network, measurement.layers) as meter:
         for _ in run_steps(measurement, network):
@@ -37,8 +37,8 @@ class DensityMeter:
     and before they round it. Its density is the mean share of non-zero values in the inputs of its readers
     (``find_readers``). A layer that no other reads, the last one, counts its own output.
 
-    ``in_training_only`` leaves out what runs in evaluation mode: nothing is to be decided by test images.
-    Counts add up on the model's device; only ``densities`` waits for it. Each process counts what it sees.
+    ``in_training_only`` ignores what runs in evaluation mode: test images must not influence decisions.
+    Counts are accumulated on the model's device; only ``densities`` waits for it. Each process counts its own.
     """
 
     def __init__(self, model: nn.Module, layers: Iterable[Layer], *, in_training_only: bool = False) -> None:
@@ -50,17 +50,11 @@ class DensityMeter:
             raise HwbmpqError(
                 f"the model has no quantized layer named {missing[0]!r}", hint="prepare() the model first"
             )
-        self._outputs: dict[str, nn.Module] = {}
-        """Layers that no other reads."""
-        self._inputs: dict[str, list[nn.Module]] = {}
-        """By layer: the quantizers of its readers, each once."""
+        self._sources: dict[str, list[nn.Module]] = {}
+        """By layer: the input quantizers of its readers, each once; the layer itself if no other reads it."""
         for layer in layers:
             readers = [modules[reader.name].input_quantizer for reader in find_readers(layer, layers)]
-            if readers:
-                self._inputs[layer.name] = list(dict.fromkeys(readers))
-            else:
-                self._outputs[layer.name] = modules[layer.name]
-        self._names = [layer.name for layer in layers]
+            self._sources[layer.name] = list(dict.fromkeys(readers)) or [modules[layer.name]]
         self._counts: dict[nn.Module, _Count] = {}
         self._handles: list[RemovableHandle] = []
 
@@ -68,12 +62,14 @@ class DensityMeter:
         """Count from zero."""
         self.stop()
         self._counts = {}
-        for quantizer in dict.fromkeys(module for modules in self._inputs.values() for module in modules):
-            count = self._counts[quantizer] = _Count(self._in_training_only)
-            self._handles.append(quantizer.register_forward_pre_hook(count.see_input))
-        for layer in self._outputs.values():
-            count = self._counts[layer] = _Count(self._in_training_only)
-            self._handles.append(layer.register_forward_hook(count.see_output))
+        sources = dict.fromkeys(module for modules in self._sources.values() for module in modules)
+        for module in sorted(sources, key=lambda module: isinstance(module, QuantizedLayer)):
+            count = self._counts[module] = _Count(self._in_training_only)
+            self._handles.append(
+                module.register_forward_hook(count.see_output)
+                if isinstance(module, QuantizedLayer)
+                else module.register_forward_pre_hook(count.see_input)
+            )
         return self
 
     def stop(self) -> None:
@@ -89,22 +85,21 @@ class DensityMeter:
         self.stop()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"counts": [count.state() for count in self._counts.values()]}
+        return {"counts": [[count.values, int(count.nonzero)] for count in self._counts.values()]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on counting where another meter of the same network stood."""
+        """Continue from the counts of another meter of the same network."""
         self.start()
         for count, saved in zip(self._counts.values(), state["counts"], strict=False):
-            count.load(saved)
+            count.values, count.nonzero = saved[0], torch.tensor(saved[1])
 
     def densities(self) -> dict[str, float]:
-        """By layer, of all that has run since ``start``."""
-        return {name: self._density(name) for name in self._names}
+        """By layer, over everything that has run since ``start``."""
+        return {name: self._density(name) for name in self._sources}
 
     def _density(self, name: str) -> float:
-        sources = [self._outputs[name]] if name in self._outputs else self._inputs[name]
-        seen = [self._counts[module] for module in sources if module in self._counts]
-        shares = [count.share() for count in seen if count.values]
+        seen = [self._counts[module] for module in self._sources[name] if module in self._counts]
+        shares = [int(count.nonzero) / count.values for count in seen if count.values]
         if not shares:
             raise HwbmpqError(
                 f"no activations of layer {name!r} were seen", hint="run the model between start and stop"
@@ -113,10 +108,10 @@ class DensityMeter:
 
 
 def find_readers(layer: Layer, layers: Sequence[Layer]) -> list[Layer]:
-    """The layers that tell the density of ``layer``: its nearest, as long as they see its whole output.
+    """The layers whose inputs show the density of ``layer``: the nearest ones that see its whole output.
 
-    Nearest are those that it feeds directly, then those behind one addition or concatenation. Behind pooling,
-    where zeros are rare, a layer is asked only if there is no other.
+    Nearest are those that it feeds directly, then those behind one addition or concatenation. Layers behind
+    pooling, where zeros are rare, count only if there are no others.
     """
     names = {other.name for other in layers}
     joins = set(layer.feeds) - names
@@ -130,12 +125,12 @@ def find_readers(layer: Layer, layers: Sequence[Layer]) -> list[Layer]:
 
 
 class _Count:
-    """Of the values that went through one place."""
+    """The values that went through one module."""
 
     def __init__(self, in_training_only: bool) -> None:
         self._in_training_only = in_training_only
         self.values = 0
-        self._nonzero: Tensor | None = None
+        self.nonzero = torch.tensor(0)
 
     def see_input(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         self._add(module, inputs[0])
@@ -146,18 +141,6 @@ class _Count:
     def _add(self, module: nn.Module, values: Tensor) -> None:
         if self._in_training_only and not module.training:
             return
-        with torch.no_grad():
-            nonzero = values.count_nonzero()
-            self._nonzero = nonzero if self._nonzero is None else nonzero + self._nonzero.to(nonzero.device)
+        nonzero = values.detach().count_nonzero()
+        self.nonzero = nonzero + self.nonzero.to(nonzero.device)
         self.values += values.numel()
-
-    def state(self) -> list[int]:
-        return [self.values, 0 if self._nonzero is None else int(self._nonzero)]
-
-    def load(self, state: list[int]) -> None:
-        self.values, nonzero = state
-        self._nonzero = torch.tensor(nonzero)
-
-    def share(self) -> float:
-        assert self._nonzero is not None
-        return int(self._nonzero) / self.values

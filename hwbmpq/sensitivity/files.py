@@ -1,24 +1,65 @@
-"""Sensitivities as JSON files: ours, and the plain ``{"layer": number}`` of anybody's own measurement."""
+"""Sensitivities as JSON files: ours, and plain ``{"layer": number}`` files from other tools."""
 
 import json
-import math
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.values import Sensitivity, is_width
 
 SCHEMA = "hwbmpq-sensitivity/1"
 PLAIN_METHOD = "file"
-"""The method of a file that does not say."""
+"""The method of a file that does not name one."""
 
 _MOST_BYTES = 64 * 2**20
-_FIELDS = {"schema", "method", "layers", "remarks", "facts"}
-_LAYER_FIELDS = {"score", "errors"}
 _MAY_BE_NEGATIVE = {"hessian_trace"}
 """Methods whose scores have a sign; elsewhere a negative score is a mistake."""
+
+
+def _check_width(text: str) -> str:
+    if not text.isascii() or not text.isdigit() or str(int(text[:3])) != text or not is_width(int(text)):
+        raise ValueError(f"{text!r} is not a weight width: use 2 to 16, or 32 for float")
+    return text
+
+
+_Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+_NotNegative = Annotated[_Number, Field(ge=0)]
+_PLAIN = TypeAdapter(Annotated[dict[str, _NotNegative], Field(min_length=1)])
+
+
+class _Layer(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    score: _Number
+    errors: dict[Annotated[str, AfterValidator(_check_width)], _NotNegative] | None = None
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    schema_name: Literal["hwbmpq-sensitivity/1"] = Field(alias="schema")
+    method: str = Field(default=PLAIN_METHOD, min_length=1)
+    layers: dict[str, _Layer] = Field(min_length=1)
+    remarks: list[str] = []
+    facts: Any = None
+
+    @model_validator(mode="after")
+    def _check_signs(self) -> "_Document":
+        for name, layer in self.layers.items():
+            if layer.score < 0 and self.method not in _MAY_BE_NEGATIVE:
+                raise ValueError(f"the score of layer {name!r} is negative")
+        return self
 
 
 def save_sensitivity(sensitivity: Sensitivity, path: str | os.PathLike[str], **facts: Any) -> None:
@@ -50,16 +91,28 @@ def load_sensitivity(path: str | os.PathLike[str]) -> Sensitivity:
     except ValueError as error:
         raise HwbmpqError(f"{path}: is not valid JSON: {error}") from error
     try:
-        fields = _mapping(document, "the file")
-        return _full(fields) if "schema" in fields else _plain(fields)
-    except _FieldError as error:
-        raise HwbmpqError(f"{path}: {error}", hint=error.hint) from None
+        if isinstance(document, dict) and "schema" in document:
+            return _sensitivity(_Document.model_validate(document))
+        return Sensitivity(method=PLAIN_METHOD, scores=_PLAIN.validate_python(document))
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in problem["loc"] if part != "[key]") or "the file"
+        message = problem["msg"].removeprefix("Value error, ").partition(" or instance of")[0]
+        raise HwbmpqError(f"{path}: {field}: {message} (given: {problem['input']!r:.80})") from None
 
 
-class _FieldError(Exception):
-    def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
+def _sensitivity(document: _Document) -> Sensitivity:
+    errors = {
+        name: {int(bits): error for bits, error in layer.errors.items()}
+        for name, layer in document.layers.items()
+        if layer.errors
+    }
+    return Sensitivity(
+        method=document.method,
+        scores={name: layer.score for name, layer in document.layers.items()},
+        errors=errors,
+        remarks=tuple(document.remarks),
+    )
 
 
 def _read(path: Path) -> bytes:
@@ -81,77 +134,3 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
     return found
-
-
-def _plain(fields: Mapping[str, Any]) -> Sensitivity:
-    _not_empty(fields, "the file")
-    scores = {name: _number(value, f"layer {name!r}", least=0.0) for name, value in fields.items()}
-    return Sensitivity(method=PLAIN_METHOD, scores=scores)
-
-
-def _full(fields: Mapping[str, Any]) -> Sensitivity:
-    if fields["schema"] != SCHEMA:
-        raise _FieldError(f"schema is {fields['schema']!r}, not {SCHEMA!r}")
-    _only(fields, _FIELDS, "the file")
-    method, remarks = fields.get("method", PLAIN_METHOD), fields.get("remarks", [])
-    if not isinstance(method, str) or not method:
-        raise _FieldError(f"method is {method!r}, not a name")
-    if not isinstance(remarks, list) or not all(isinstance(remark, str) for remark in remarks):
-        raise _FieldError("remarks is not a list of sentences")
-    layers = {
-        name: _mapping(entry, f"layers.{name}")
-        for name, entry in _mapping(fields.get("layers"), "layers").items()
-    }
-    _not_empty(layers, "layers")
-    for name, entry in layers.items():
-        _only(entry, _LAYER_FIELDS, f"layers.{name}")
-    least = -math.inf if method in _MAY_BE_NEGATIVE else 0.0
-    scores = {
-        name: _number(e.get("score"), f"layers.{name}.score", least=least) for name, e in layers.items()
-    }
-    errors = {
-        name: _errors(e["errors"], f"layers.{name}.errors") for name, e in layers.items() if e.get("errors")
-    }
-    return Sensitivity(method=method, scores=scores, errors=errors, remarks=tuple(remarks))
-
-
-def _errors(value: Any, field: str) -> dict[int, float]:
-    found = {}
-    for text, error in _mapping(value, field).items():
-        is_number = text.isascii() and text.isdigit() and len(text) <= 2
-        if not is_number or not is_width(int(text)) or str(int(text)) != text:
-            raise _FieldError(f"{field}: {text!r} is not a weight width", hint="use 2 to 16, or 32 for float")
-        found[int(text)] = _number(error, f"{field}.{text}", least=0.0)
-    return found
-
-
-def _number(value: Any, field: str, *, least: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise _FieldError(f"{field} is {value!r:.80}, not a number")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number) or number < least:
-        kind = "negative" if math.isfinite(number) else "not finite"
-        raise _FieldError(f"{field} is {number}, which is {kind}")
-    return number
-
-
-def _mapping(value: Any, field: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _FieldError(f"{field} is not a JSON object" if value is not None else f"{field} is missing")
-    return value
-
-
-def _only(fields: Mapping[str, Any], allowed: set[str], where: str) -> None:
-    unknown = sorted(set(fields) - allowed)
-    if unknown:
-        raise _FieldError(
-            f"{where} has no field {unknown[0]!r}", hint=f"its fields: {', '.join(sorted(allowed))}"
-        )
-
-
-def _not_empty(fields: Mapping[str, Any], where: str) -> None:
-    if not fields:
-        raise _FieldError(f"{where} names no layer")

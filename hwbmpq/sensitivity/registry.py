@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from hwbmpq.sensitivity.measure import SensitivityInputs
 
 OUR_METHODS = tuple(sorted(SENSITIVITIES.ours))
-"""The methods that come with hwbmpq, each in the file of its name."""
+"""The methods that come with hwbmpq."""
 
 Measure: TypeAlias = "Callable[[SensitivityInputs], Sensitivity]"
 
@@ -22,9 +22,9 @@ class SensitivityMethod:
 
     name: str
     needs_data: bool
-    """Whether it looks at labelled images."""
+    """Whether it uses labelled images."""
     needs_weights: bool = True
-    """Whether it looks at the values of the weights."""
+    """Whether it uses the values of the weights."""
     measure: Measure
 
 

@@ -1,6 +1,6 @@
 """A weight quantizer."""
 
-from hwbmpq.quant.weight_quantizer import PaperQuantizer
+from hwbmpq.quant.quantizers import PaperQuantizer
 
 
 class SecondPaper(PaperQuantizer):

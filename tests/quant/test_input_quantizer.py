@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hwbmpq.errors import NonFiniteError
 from hwbmpq.quant import CALIBRATION_BATCHES, InputQuantizer, fake_quantize_activation
-from hwbmpq.quant.input_quantizer import best_clip
+from hwbmpq.quant.quantizers import best_clip
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from hwbmpq.graph import describe
 from hwbmpq.quant import prepare, quantized_layers
 from hwbmpq.quant.layers import QuantizedLayer
 from hwbmpq.sensitivity import bit_gradient_norm
-from hwbmpq.sensitivity.collector import BitGradientCollector, mean_over_epochs
+from hwbmpq.sensitivity.enbg import BitGradientCollector, mean_over_epochs
 
 WIDEST = 4
 Batch = tuple[Tensor, Tensor]

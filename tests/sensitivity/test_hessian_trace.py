@@ -8,9 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import hwbmpq
-from hwbmpq.sensitivity.hessian_trace import batch_traces
-from hwbmpq.sensitivity.measure import SensitivityInputs
-from hwbmpq.sensitivity.steps import Step, run_steps
+from hwbmpq.sensitivity.alternatives import batch_traces
+from hwbmpq.sensitivity.measure import SensitivityInputs, Step, run_steps
 from hwbmpq.values import Precision, Sensitivity
 
 Measured = Callable[..., Sensitivity]

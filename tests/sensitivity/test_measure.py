@@ -13,8 +13,7 @@ import hwbmpq
 from hwbmpq.errors import HwbmpqError, NonFiniteError, UnknownNameError
 from hwbmpq.quant import InputQuantizer, QuantizedLayer, prepare
 from hwbmpq.sensitivity import OUR_METHODS, measure_sensitivity, methods, register
-from hwbmpq.sensitivity.measure import SensitivityInputs
-from hwbmpq.sensitivity.steps import run_steps
+from hwbmpq.sensitivity.measure import SensitivityInputs, run_steps
 from hwbmpq.values import Precision, Sensitivity
 
 Measured = Callable[..., Sensitivity]

@@ -14,9 +14,12 @@ from torch.nn import functional as F
 import hwbmpq
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.quant import InputQuantizer, assign, prepare, quantized_layers
-from hwbmpq.quant.input_quantizer import best_clip
-from hwbmpq.training.ptq.calibration import calibrate_inputs, reestimate_batch_norm
-from hwbmpq.training.ptq.input_capture import CapturedInput, InputCapture
+from hwbmpq.quant.quantizers import best_clip
+from hwbmpq.training.ptq.calibration import (
+    CapturedInput,
+    InputCapture,
+    calibrate_inputs,
+)
 from hwbmpq.training.ptq.rounding import round_weights
 from hwbmpq.training.ptq.run import post_training
 
@@ -256,42 +259,6 @@ def test_clipping_points_are_found_anew(tiny_cnn: nn.Module, images: Tensor, pre
     assert float(network[8].input_quantizer.observed) < 10
     assert not any(m.training for m in network.modules() if isinstance(m, InputQuantizer))
     assert torch.equal(network[1].running_mean, torch.zeros(4))
-
-
-def test_norms_get_the_statistics_of_the_quantized_network(
-    prepared: Prepared, generator: torch.Generator
-) -> None:
-    network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
-    images = torch.randn(2, 16, 3, 4, 4, generator=generator)
-    prepared(network, images[0], bits=2, precision=(2, 32))
-    with torch.no_grad():
-        outputs = [network[0](batch) for batch in images]
-    reestimate_batch_norm(network.train(), list(images))
-    means = torch.stack([output.mean((0, 2, 3)) for output in outputs])
-    variances = torch.stack([output.var((0, 2, 3)) for output in outputs])
-    torch.testing.assert_close(network[1].running_mean, means.mean(0))
-    torch.testing.assert_close(network[1].running_var, variances.mean(0))
-    assert network[1].training
-    assert network[1].momentum == 0.1
-    assert int(network[1].num_batches_tracked) == 0
-
-
-def test_with_a_reference_only_the_difference_moves_the_statistics(
-    tiny_cnn: nn.Module, batches: list[Tensor], prepared: Prepared
-) -> None:
-    reference = copy.deepcopy(tiny_cnn)
-    network = prepared(tiny_cnn, batches[0], precision=32)
-    reestimate_batch_norm(network, batches, reference)
-    torch.testing.assert_close(network[1].running_mean, torch.zeros(4))
-    torch.testing.assert_close(network[1].running_var, torch.ones(4))
-    assign(network, {"0": (2, 32)})
-    reestimate_batch_norm(network, batches, reference)
-    assert not torch.equal(network[1].running_mean, torch.zeros(4))
-
-
-def test_a_reference_with_other_norms_is_refused(tiny_cnn: nn.Module, images: Tensor) -> None:
-    with pytest.raises(HwbmpqError, match="the reference has 0 batch norms, the model 1"):
-        reestimate_batch_norm(tiny_cnn, [images], nn.Flatten())
 
 
 def test_a_trained_network_stays_accurate_at_3_bits(data_folder: Path, prepared: Prepared) -> None:

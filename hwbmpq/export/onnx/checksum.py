@@ -1,21 +1,21 @@
 """A checksum inside an ONNX file, which shows on loading whether the file has changed since it was written.
 
-ONNX Runtime notices a damaged graph, mostly, but no flipped bit of a weight.
+ONNX Runtime usually notices a damaged graph, but not a flipped bit in a weight.
 """
 
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.io import BLANK_CHECKSUM, CHECKSUM_DIGITS, with_checksum
 
 KEY = "hwbmpq.checksum"
-"""Of the metadata; the entry is the last one."""
+"""Key of the last metadata entry."""
 BLANK = BLANK_CHECKSUM.decode()
-"""Stands in the place of the checksum while it is computed."""
+"""Placeholder while the checksum is computed."""
 _MARK = KEY.encode() + bytes([0x12, CHECKSUM_DIGITS])
-"""In protocol buffers: the key, then a second field of so many bytes."""
+"""In protocol buffers: the key, then the tag and length of the value."""
 
 
 def add_checksum(content: bytes) -> bytes:
-    """The file with its checksum in the place of the blank one."""
+    """The file with its checksum in place of the blank one."""
     return with_checksum(content, content.rindex(_MARK + BLANK_CHECKSUM) + len(_MARK))
 
 

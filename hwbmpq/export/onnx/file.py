@@ -18,11 +18,20 @@ from torch import Tensor, nn
 
 import hwbmpq
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.export.onnx import checksum, matmul_nbits, qdq, qonnx_form
-from hwbmpq.export.onnx.edits import GraphEditor
+from hwbmpq.export.onnx import checksum
+from hwbmpq.export.onnx.graph import GraphEditor, Product, find_products, fold_batchnorm
 from hwbmpq.export.onnx.int8_form import Int8Plan, lower_for_int8
-from hwbmpq.export.onnx.products import Product, find_products, fold_batchnorm
-from hwbmpq.export.onnx.qdq import TWO_BIT_OPSET, stored_width
+from hwbmpq.export.onnx.kernels import MATMUL_NBITS_DOMAIN
+from hwbmpq.export.onnx.lowering import (
+    QUANT_DOMAIN,
+    TWO_BIT_OPSET,
+    activation_quants,
+    qdq_activation,
+    qdq_weight,
+    qonnx_activation,
+    qonnx_weight,
+    stored_width,
+)
 from hwbmpq.export.onnx.trace import PLACEHOLDER_DOMAIN, TRACED_OPSET, TracedGraph, trace_network
 from hwbmpq.export.packed.contents import SizeAccount, SizeLine
 from hwbmpq.export.runtime.onnxruntime import LARGEST_FILE, as_input, output_ranges
@@ -31,6 +40,7 @@ from hwbmpq.io import atomic_write
 
 Form = Literal["qdq", "int8", "qonnx"]
 _IR_VERSION = {TRACED_OPSET: 10, TWO_BIT_OPSET: 13}
+_STANDARDS = {"qdq": (qdq_weight, qdq_activation), "qonnx": (qonnx_weight, qonnx_activation)}
 _MOST_NAMES = 3
 
 
@@ -50,9 +60,9 @@ class OnnxGraph:
     unsigned_layers: tuple[str, ...]
     """Of the integer layers: those that take the slower kernel, which is exact on every processor."""
     added_roundings: int
-    """Tensors that are rounded to a byte although the network does not."""
+    """Tensors that are rounded to a byte although the network does not round them."""
     widened: Mapping[int, int]
-    """Widths of weights that ONNX has no type for, and the next wider ones that hold them."""
+    """Weight widths that ONNX has no type for, and the next wider ones used instead."""
     account: SizeAccount
 
     @property
@@ -111,7 +121,7 @@ def onnx_graph(
         )
     _check_kind(model)
     weights = stored_weights(model, example_input)
-    # Those who read Quant nodes want to know all shapes.
+    # Tools that read Quant nodes need all shapes.
     traced = trace_network(model, example_input, weights, any_batch=form != "qonnx")
     lowering = _Lowering(traced, weights, facts or {})
     if form == "int8":
@@ -121,10 +131,8 @@ def onnx_graph(
                 "there are no images to calibrate with", hint="leave calibration out, or give some"
             )
         lowering.to_int8(_Lowering(traced, weights, {}), batches, accumulates_int32=accumulates_int32)
-    elif form == "qonnx":
-        lowering.to_qonnx()
     else:
-        lowering.to_qdq()
+        lowering.to_standard(form)
     return lowering.finished(form)
 
 
@@ -164,42 +172,41 @@ class _Lowering:
     def graph(self) -> ir.Graph:
         return self.traced.model.graph
 
-    def to_qdq(self) -> None:
+    def to_standard(self, form: Form) -> None:
+        """``qdq`` or ``qonnx``."""
+        lower_weight, lower_activation = _STANDARDS[form]
         for product in self.products:
-            qdq.lower_weight(product, self.editor)
-        for quant in qdq.activation_quants(self.traced):
-            qdq.lower_activation(quant, self.editor)
-
-    def to_qonnx(self) -> None:
-        for product in self.products:
-            qonnx_form.lower_weight(product, self.editor)
-        for quant in qdq.activation_quants(self.traced):
-            qonnx_form.lower_activation(quant, self.editor)
-        self.traced.model.opset_imports[qonnx_form.QUANT_DOMAIN] = 1
+            lower_weight(product, self.editor)
+        for quant in activation_quants(self.traced):
+            lower_activation(quant, self.editor)
+        if form == "qonnx":
+            self.traced.model.opset_imports[QUANT_DOMAIN] = 1
 
     def to_int8(
         self, exact: "_Lowering", batches: Iterable[NDArray[np.float32]], *, accumulates_int32: bool
     ) -> None:
-        """``exact`` is another copy, which gives the ranges."""
-        quants = {quant.node: quant for quant in qdq.activation_quants(self.traced)}
+        """``exact`` is another copy, run to find the ranges."""
+        quants = {quant.node: quant for quant in activation_quants(self.traced)}
         self.plan = Int8Plan(products=self.products, quants=quants, accumulates_int32=accumulates_int32)
-        exact.to_qdq()
+        exact.to_standard("qdq")
         ranges = (
             output_ranges(exact.content(also=tuple(self.plan.rounded)), batches) if self.plan.rounded else {}
         )
         lower_for_int8(self.plan, ranges, self.editor)
         if self.plan.matmul_nbits:
-            self.traced.model.opset_imports[matmul_nbits.DOMAIN] = 1
+            self.traced.model.opset_imports[MATMUL_NBITS_DOMAIN] = 1
 
     def content(self, also: tuple[str, ...] = ()) -> bytes:
-        """The graph in bytes, checked; ``also`` names values that it gives as well."""
+        """The graph in bytes, checked; ``also`` names values to add to its outputs."""
         graph = self.graph
         values = {value.name: value for node in graph for value in node.outputs}
         graph.outputs.extend(values[name] for name in also)
         passes.RemoveUnusedNodesPass()(self.traced.model)
-        # Of layers that run twice or share a weight.
+        # Initializers of layers that run twice or share a weight.
         passes.DeduplicateHashedInitializersPass()(self.traced.model)
-        passes.ClearMetadataAndDocStringPass()(self.traced.model)  # where in whose source a node came from
+        passes.ClearMetadataAndDocStringPass()(
+            self.traced.model
+        )  # which line of whose source a node came from
         self.traced.model.opset_imports.pop(PLACEHOLDER_DOMAIN, None)
         self.traced.model.opset_imports[""] = self.opset
         self.traced.model.ir_version = _IR_VERSION[self.opset]
@@ -248,7 +255,7 @@ def _layers(products: Iterable[Product]) -> tuple[str, ...]:
 
 
 def _account(graph: ir.Graph, weights: Mapping[str, StoredWeight], total: int) -> SizeAccount:
-    """Where the bytes of a file are. Predicted are the weights at their widths: what a memory budget counts."""
+    """What the bytes of a file are used for. Predicted are the weights at their widths, as a memory budget counts them."""
     found = dict.fromkeys(("weights", "scales and ranges", "biases and norms", "other constants"), 0)
     for name, value in graph.initializers.items():
         assert value.const_value is not None

@@ -1,7 +1,7 @@
 """The form of a graph that ONNX Runtime fuses into its 8-bit integer kernels.
 
 Integers of up to 8 bits are widened to bytes, so widths below 8 save no time by themselves. A convolution's integer kernel
-also rounds its output to a byte. Where the network does that itself, nothing changes; where it goes on in float (additions,
+also rounds its output to a byte. Where the network does that itself, nothing changes; where it continues in float (additions,
 functions), a rounding is added, with the range seen on calibration images.
 """
 
@@ -11,29 +11,29 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from hwbmpq.export.onnx.edits import GraphEditor, bypass, constant_of, only_reader, take_type
-from hwbmpq.export.onnx.int8_weights import (
+from hwbmpq.export.onnx.graph import GraphEditor, Product, bypass, constant_of, only_reader, take_type
+from hwbmpq.export.onnx.kernels import (
     BYTE,
     MIDDLE,
     Int8Weight,
+    fits_matmul_nbits,
     has_known_bias,
     insert_int8_weight,
     int8_weight,
+    to_matmul_nbits,
 )
-from hwbmpq.export.onnx.matmul_nbits import fits_matmul_nbits, to_matmul_nbits
-from hwbmpq.export.onnx.products import Product
-from hwbmpq.export.onnx.qdq import ActivationQuant, lower_activation
+from hwbmpq.export.onnx.lowering import ActivationQuant, qdq_activation
 
 _INTEGER_KERNELS = ("Conv", "Gemm", "MatMul")
 _MADE_INTEGER = ("Conv", "ConvTranspose", "Gemm")
-"""Float products between quantizers whose weights ONNX Runtime 1.31 rounds to bytes by itself."""
+"""Float products between quantizers whose weights ONNX Runtime 1.31 would round to bytes."""
 _ORDER_KEEPING = frozenset({"Flatten", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 """Operations that pick or move values: rounding before them is the same as after."""
 
 
 @dataclass(kw_only=True)
 class Int8Plan:
-    """Which products become integer kernels, and where their outputs have to be rounded for it."""
+    """Which products become integer kernels, and where their outputs must be rounded for that."""
 
     products: list[Product]
     quants: Mapping[ir.Node, ActivationQuant]
@@ -72,7 +72,7 @@ class Int8Plan:
         return int8_weight(product, quant, accumulates_int32=self.accumulates_int32)
 
     def _find_rounding(self, tail: ir.Value) -> None:
-        """Where a kernel's output is rounded: by its only reader, behind operations that keep order, or by nobody."""
+        """Where a kernel's output is rounded: by its only reader, behind operations that keep order, or not at all."""
         reader = only_reader(tail)
         while reader is not None and reader.op_type in _ORDER_KEEPING:
             reader = only_reader(reader.outputs[0])
@@ -83,7 +83,7 @@ class Int8Plan:
 
 
 def lower_for_int8(plan: Int8Plan, ranges: Mapping[str, tuple[float, float]], editor: GraphEditor) -> None:
-    """Turn all quantizers into bytes where they fit; what is wider stays in float."""
+    """Turn all quantizers that fit into bytes; wider ones stay in float."""
     for product in plan.products:
         quant = plan.input_quant(product)
         if product in plan.integer and quant is not None:
@@ -99,13 +99,13 @@ def lower_for_int8(plan: Int8Plan, ranges: Mapping[str, tuple[float, float]], ed
         if quant.bits <= BYTE:
             _int8_activation(quant, plan.moved.get(node), editor)
         else:
-            lower_activation(quant, editor)
+            qdq_activation(quant, editor)
     for node in list(editor.graph):
         _keep_in_float(node, editor)
 
 
 def _keep_in_float(node: ir.Node, editor: GraphEditor) -> None:
-    """Put something that changes nothing between a quantizer and a product with float weights, or they would be rounded."""
+    """Put a node without effect between a quantizer and a product with float weights, which would be rounded otherwise."""
     if node.op_type not in _MADE_INTEGER or _is_dequantized(node.inputs[1]):
         return
     value = node.inputs[0]
@@ -122,7 +122,7 @@ def _is_dequantized(value: ir.Value | None) -> bool:
 
 
 def _tail(node: ir.Node) -> ir.Value:
-    """What leaves a convolution and the clip that its kernel can do on the way."""
+    """The output of a convolution, or of the clip behind it that its kernel can include."""
     reader = only_reader(node.outputs[0])
     is_clip = reader is not None and (reader.op_type == "Relu" or _clip_bounds(reader) is not None)
     return reader.outputs[0] if is_clip and reader is not None else node.outputs[0]
@@ -139,7 +139,7 @@ def _clip_bounds(node: ir.Node | None) -> tuple[float, float] | None:
 
 
 def _int8_activation(quant: ActivationQuant, tail: ir.Value | None, editor: GraphEditor) -> None:
-    """Round to bytes. With a ``tail``, right behind the kernel that it comes from: what is between works on bytes."""
+    """Round to bytes. With a ``tail``, right behind the kernel that it comes from: operations in between work on bytes."""
     last = quant.node.inputs[0]
     assert last is not None
     if tail is None:
@@ -166,7 +166,7 @@ def _ends(quant: ActivationQuant) -> tuple[int, int]:
 
 
 def _without_clip(quant: ActivationQuant, tail: ir.Value) -> tuple[ir.Value, tuple[int, int]]:
-    """What a clip clips, and the bytes at which to clip instead, so that the kernel before can do without.
+    """The input of a clip, and the bytes to clip at instead, so that the kernel before does not need it.
 
     Rounding keeps the order: clipping codes is the same as clipping values.
     """
@@ -182,7 +182,7 @@ def _without_clip(quant: ActivationQuant, tail: ir.Value) -> tuple[ir.Value, tup
 def _behind_pool(quant: ActivationQuant, value: ir.Value, editor: GraphEditor) -> ir.Value:
     """Keep a quantizer behind a pool of floats.
 
-    ONNX Runtime would round first, and pool bytes by a kernel many times slower than that for floats.
+    ONNX Runtime would round first, and pool bytes with a kernel many times slower than the one for floats.
     """
     producer = value.producer()
     if producer is None or producer.op_type != "MaxPool":
@@ -194,7 +194,7 @@ def _behind_pool(quant: ActivationQuant, value: ir.Value, editor: GraphEditor) -
 def _int8_codes(
     quant: ActivationQuant, value: ir.Value, ends: tuple[int, int], reader: ir.Node, editor: GraphEditor
 ) -> ir.Value:
-    """Quantize a value in front of its reader, and clip the codes where bytes reach farther."""
+    """Quantize a value in front of its reader, and clip the codes if bytes have a larger range."""
     name = f"{quant.name}.input"
     step = editor.step(name, quant.scale, _zero(quant), ir.DataType.UINT8)
     codes = editor.before(reader, "QuantizeLinear", [value, *step], f"{name}_codes")

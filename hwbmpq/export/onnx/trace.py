@@ -20,7 +20,7 @@ from hwbmpq.values import FLOAT_BITS
 PLACEHOLDER_DOMAIN = "hwbmpq"
 ACTIVATION, WEIGHT = "Activation", "Weight"
 TRACED_OPSET = 21
-"""The first with 4-bit and 16-bit quantization; nothing that networks use has changed since."""
+"""The first with 4-bit and 16-bit quantization; operators that networks use have not changed since."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class TracedGraph:
 
     model: ir.Model
     quantizers: tuple[InputQuantizer, ...]
-    """An ``Activation`` node has the position in it as ``quantizer``, and the width as ``bits``."""
+    """An ``Activation`` node has the index in it as ``quantizer``, and the width as ``bits``."""
     has_dynamic_batch: bool
 
     def copy(self) -> "TracedGraph":
@@ -43,7 +43,7 @@ class TracedGraph:
 def trace_network(
     model: nn.Module, example_input: Tensor, layers: Iterable[str], *, any_batch: bool = True
 ) -> TracedGraph:
-    """Follow the network by torch's own exporter; it is left as it was. ``layers`` are those with integer weights.
+    """Trace the network with torch's exporter; it is not changed. ``layers`` are those with integer weights.
 
     Without ``any_batch``, the graph takes one input.
     """
@@ -58,7 +58,7 @@ def trace_network(
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(program)
     traced = TracedGraph(model=program, quantizers=quantizers, has_dynamic_batch=has_dynamic_batch)
     for node in traced.placeholders(WEIGHT):
-        node.replace_input_with(0, None)  # the numbers come from elsewhere
+        node.replace_input_with(0, None)  # its values come from the stored weights
     # Readers of one tensor at one width get one quantizer.
     passes.CommonSubexpressionEliminationPass()(program)
     passes.RemoveUnusedNodesPass()(program)
@@ -75,7 +75,7 @@ def _placeholders(
         for index, quantizer in enumerate(quantizers):
             stack.enter_context(quantizer.register_forward_pre_hook(partial(_activation, index)))
         for name, layer in layers.items():
-            # Which tensor it is given does not matter: the placeholder takes its place.
+            # Its input does not matter: any tensor that the exporter knows will do.
             anything = next(layer.parameters(recurse=False))
             hook = partial(_weight, name, anything)
             stack.enter_context(layer.weight_quantizer.register_forward_hook(hook))
@@ -100,10 +100,10 @@ def _placeholder(kind: str, value: Tensor, *, like: Tensor, **attributes: Any) -
 
 
 def _export(model: nn.Module, example_input: Tensor, any_batch: bool) -> tuple[ir.Model, bool]:
-    """The graph, and whether it takes any batch size; some networks fix theirs."""
+    """The graph, and whether it takes any batch size; some networks fix it."""
     if any_batch:
         example = torch.cat([example_input[:1]] * 2)  # a batch of one would be taken for a constant
-        with suppress(Exception):  # of many types; the second try tells what is wrong
+        with suppress(Exception):  # of many types; the second try reports what is wrong
             program = _program(model, example, {0: torch.export.Dim("batch")})
             if not _batch_is_fixed(program):
                 return program, True
@@ -117,7 +117,7 @@ def _export(model: nn.Module, example_input: Tensor, any_batch: bool) -> tuple[i
 
 
 def _batch_is_fixed(model: ir.Model) -> bool:
-    """A network that goes over its batch in a loop: the exporter silently fixes the size."""
+    """A network may loop over its batch: the exporter then silently fixes the size."""
     shape = model.graph.inputs[0].shape
     return shape is not None and isinstance(shape[0], int)
 

@@ -13,9 +13,9 @@ from hwbmpq.errors import HwbmpqError
 from hwbmpq.export.packed.file import INPUTS, SCALES, PackedMetadata
 from hwbmpq.graph.operations import WEIGHTED_MODULES
 from hwbmpq.quant import as_precision
-from hwbmpq.quant.input_quantizer import InputQuantizer
 from hwbmpq.quant.layers import FROZEN, QuantizedLayer, weight_entries
 from hwbmpq.quant.prepare import Width, shared_inputs
+from hwbmpq.quant.quantizers import InputQuantizer
 from hwbmpq.values import FLOAT_BITS, Layer
 
 WEIGHTS, SCALE, CLIPPING = "packed weights", "scales", "clipping points"

@@ -15,9 +15,9 @@ from hwbmpq.export.stored_weights import StoredWeight
 from hwbmpq.graph.operations import WEIGHTED_MODULES
 from hwbmpq.models import load_model
 from hwbmpq.quant import assign, quantized_layers
-from hwbmpq.quant.input_quantizer import InputQuantizer
 from hwbmpq.quant.layers import QuantizedLayer
 from hwbmpq.quant.prepare import SharedInput, quantize_layers
+from hwbmpq.quant.quantizers import InputQuantizer
 
 _SAFE_SOURCES = ("timm", "torchvision", "hwbmpq")
 """Kinds of specifications that run code of installed packages only."""

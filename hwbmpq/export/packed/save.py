@@ -33,8 +33,8 @@ from hwbmpq.export.packed.file import (
 )
 from hwbmpq.export.stored_weights import StoredWeight, stored_weights
 from hwbmpq.quant import quantized_layers
-from hwbmpq.quant.input_quantizer import InputQuantizer
 from hwbmpq.quant.layers import FROZEN, QuantizedLayer, weight_entries
+from hwbmpq.quant.quantizers import InputQuantizer
 from hwbmpq.values import FLOAT_BITS
 
 FILE_NAME = "model.safetensors"

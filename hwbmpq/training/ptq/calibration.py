@@ -1,18 +1,22 @@
-"""Clipping points of inputs and statistics of norms, from a few hundred images without labels."""
+"""Inputs of layers on a few hundred images without labels: clipping points, and what weights are multiplied with."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.quant import InputQuantizer
-from hwbmpq.quant.layers import eval_mode
+from hwbmpq.quant.layers import QuantizedLayer, eval_mode
 
 Batches = Iterable[Tensor | Sequence[Tensor]]
-"""Images, or tuples that begin with them: labels are not looked at."""
+"""Images, or tuples that start with images: labels are ignored."""
 
 
 def images_of(model: nn.Module, batches: Batches) -> list[Tensor]:
@@ -33,7 +37,7 @@ def images_of(model: nn.Module, batches: Batches) -> list[Tensor]:
 
 @torch.no_grad()
 def calibrate_inputs(model: nn.Module, batches: Batches) -> None:
-    """Change ``model`` in place: every clipping point α anew, where the error at the present width is least.
+    """Change ``model`` in place: reset every clipping point α to where the error at the present width is least.
 
     α is the mean over the first 8 batches, as in training; the range at 16 bits is that of all. Nothing else
     learns: norms keep their statistics, modules their modes.
@@ -43,63 +47,112 @@ def calibrate_inputs(model: nn.Module, batches: Batches) -> None:
         for module in model.modules():
             if isinstance(module, InputQuantizer):
                 module.set_extra_state(torch.tensor([0, 0]))  # no batch, no range
-                module.alpha.fill_(1.0)  # as in the beginning: nothing of a large one is left in the digits
+                module.alpha.fill_(1.0)  # as at the start: a large α would leave rounding errors
                 module.observed.zero_()
                 module.train()
         for batch in images:
             model(batch)
 
 
-@torch.no_grad()
-def reestimate_batch_norm(model: nn.Module, batches: Batches, reference: nn.Module | None = None) -> None:
-    """Change ``model`` in place: the norms' running statistics become those of the quantized network.
+_PRODUCTS = frozenset({F.linear, F.conv1d, F.conv2d, F.conv3d})
+_SETTINGS = ("stride", "padding", "dilation", "groups")
+_ARGUMENTS = ("input", "weight", "bias", *_SETTINGS)
 
-    They are the mean over the batches. With a float ``reference``, only the difference between the two networks on
-    the same images is applied: images that the network was not trained on in this very form (augmented, say)
-    shift the statistics of both. On a trained ResNet-20 that shift alone costs 3 % of the images.
+
+@dataclass(frozen=True, kw_only=True)
+class CapturedInput:
+    """One multiplication with a layer's weight."""
+
+    layer: QuantizedLayer
+    input: Tensor
+    kernel: tuple[int, ...]
+    """Empty for linear layers."""
+    stride: Any = 1
+    padding: Any = 0
+    dilation: Any = 1
+    groups: int = 1
+
+    def columns(self, most: int) -> Tensor:
+        """(groups, inputs, n): what each output is made of, the weight being (groups, rows, n).
+
+        At most ``most`` of them, but at least one position of each image; the same ones for equal shapes.
+        """
+        if not self.kernel:
+            rows = self.input.reshape(-1, self.input.shape[-1])
+            return rows[_some(len(rows), most)][None]
+        values, dilation, reaches = self._padded(), self._each(self.dilation), self._reaches()
+        for axis, step in enumerate(self._each(self.stride)):
+            values = values.unfold(2 + axis, reaches[axis] + 1, step)[..., :: dilation[axis]]
+        batch, channels, *sizes = values.shape[: 2 + len(self.kernel)]
+        positions = _some(prod(sizes), max(1, most // batch))
+        places: tuple[Any, ...] = (slice(None), slice(None), *torch.unravel_index(positions, sizes))
+        windows = values[places]  # (batch, channels, positions, *kernel)
+        grouped = windows.reshape(batch, self.groups, channels // self.groups, len(positions), -1)
+        return grouped.permute(1, 0, 3, 2, 4).reshape(self.groups, batch * len(positions), -1)
+
+    def _padded(self) -> Tensor:
+        values = self.input if self.input.dim() == len(self.kernel) + 2 else self.input[None]
+        if self.padding == "same":
+            borders = [(reach // 2, reach - reach // 2) for reach in self._reaches()]
+        else:
+            borders = [(size, size) for size in self._each(0 if self.padding == "valid" else self.padding)]
+        return F.pad(values, [size for border in reversed(borders) for size in border])
+
+    def _reaches(self) -> list[int]:
+        """How far the last element of the kernel is from the first."""
+        return [step * (size - 1) for step, size in zip(self._each(self.dilation), self.kernel, strict=True)]
+
+    def _each(self, value: Any) -> tuple[int, ...]:
+        """One number for each axis of the kernel."""
+        numbers = (value,) if isinstance(value, int) else tuple(value)
+        return numbers * len(self.kernel) if len(numbers) == 1 else numbers
+
+
+class InputCapture(TorchFunctionMode):
+    """While active, ``see`` is called with each ``CapturedInput`` of one of the ``layers``, before it is computed.
+
+    Not seen are transposed convolutions, and weights that a layer computes in the forward pass (timm's ``StdConv2d``).
     """
-    images = images_of(model, batches)
-    norms, found = _norms(model), _batch_statistics(model, images)
-    usual = None if reference is None else _batch_statistics(reference, images)
-    if usual is not None and len(usual) != len(found):
-        raise HwbmpqError(f"the reference has {len(usual)} batch norms, the model {len(found)}")
-    for position, (norm, (mean, variance)) in enumerate(zip(norms, found, strict=True)):
-        assert norm.running_mean is not None
-        assert norm.running_var is not None
-        if usual is not None:
-            usual_mean, usual_variance = usual[position]
-            mean = norm.running_mean + mean - usual_mean
-            variance = norm.running_var * variance / usual_variance.clamp_min(norm.eps)
-        norm.running_mean.copy_(mean)
-        norm.running_var.copy_(variance)
+
+    def __init__(self, layers: Iterable[QuantizedLayer], see: Callable[[CapturedInput], None]) -> None:
+        super().__init__()
+        self._layers = list(layers)
+        self._see = see
+        self._quantized: dict[QuantizedLayer, Tensor] = {}
+
+    def __enter__(self) -> "InputCapture":
+        self._hooks = [
+            layer.weight_quantizer.register_forward_hook(partial(self._note, layer)) for layer in self._layers
+        ]
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        for hook in self._hooks:
+            hook.remove()
+
+    def _note(self, layer: QuantizedLayer, _: nn.Module, args: tuple[Tensor], quantized: Tensor) -> None:
+        if args[0] is layer._parameters.get("weight"):
+            self._quantized[layer] = quantized
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _PRODUCTS:
+            call = dict(zip(_ARGUMENTS, args, strict=False)) | kwargs
+            owner = next((layer for layer, own in self._quantized.items() if own is call["weight"]), None)
+            if owner is not None:
+                del self._quantized[owner]
+                settings = {name: call[name] for name in _SETTINGS if name in call}
+                kernel = tuple(call["weight"].shape[2:])
+                self._see(CapturedInput(layer=owner, input=call["input"], kernel=kernel, **settings))
+        return func(*args, **kwargs)
 
 
-def _norms(model: nn.Module) -> list[_BatchNorm]:
-    return [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
-
-
-def _batch_statistics(model: nn.Module, images: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Mean and variance that each norm sees, averaged over the batches; the model stays as it was."""
-    norms = _norms(model)
-    with eval_mode(model), _fresh_statistics(norms):
-        for norm in norms:
-            norm.train()
-        for batch in images:
-            model(batch)
-        return [(norm.running_mean.clone(), norm.running_var.clone()) for norm in norms]  # type: ignore[union-attr]
-
-
-@contextmanager
-def _fresh_statistics(norms: list[_BatchNorm]) -> Iterator[None]:
-    """Inside, running statistics begin anew and average all batches equally."""
-    before = [({k: v.clone() for k, v in n._buffers.items() if v is not None}, n.momentum) for n in norms]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None
-    try:
-        yield
-    finally:
-        for norm, (buffers, momentum) in zip(norms, before, strict=True):
-            norm.momentum = momentum
-            for name, value in buffers.items():
-                norm.get_buffer(name).copy_(value)
+def _some(count: int, most: int) -> Tensor:
+    """Up to ``most`` of ``count`` positions, spread at random, always the same."""
+    if count <= most:
+        return torch.arange(count)
+    return torch.randperm(count, generator=torch.Generator().manual_seed(0))[:most].sort().values

@@ -1,4 +1,4 @@
-"""``round_weights``: float weights are replaced by quantized ones that do the least harm."""
+"""``round_weights``: replace float weights by quantized ones with the least effect on the outputs."""
 
 import copy
 from collections import Counter
@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from hwbmpq.quant import assign, quantized_layers
 from hwbmpq.quant.functional import TERNARY_BITS, largest_code
 from hwbmpq.quant.layers import QuantizedLayer, eval_mode, float_weights
-from hwbmpq.training.ptq.calibration import Batches, images_of
-from hwbmpq.training.ptq.input_capture import CapturedInput, InputCapture
+from hwbmpq.training.ptq.calibration import Batches, CapturedInput, InputCapture, images_of
 from hwbmpq.values import FLOAT_BITS
 
 _CANDIDATES = 64
@@ -21,7 +20,7 @@ _SMALLEST_CLIP = 0.2
 _DAMPING = 0.01
 """Share of the mean diagonal that is added to it (Frantar et al. 2022 use the same)."""
 _BLOCK = 64
-"""Columns after which the rest is brought up to date: one large product instead of many thin ones."""
+"""Columns after which the rest is updated: one large product instead of many thin ones."""
 
 
 def best_scale(rows: Tensor, bits: int, importance: Tensor | None = None) -> Tensor:
@@ -49,10 +48,10 @@ def nearest_codes(values: Tensor, scale: Tensor, bits: int) -> Tensor:
 
 
 def gptq_round(weight: Tensor, scale: Tensor, bits: int, moments: Tensor) -> Tensor:
-    """Codes column by column, the columns to come making up for the error so far (GPTQ, Frantar et al. 2022).
+    """Codes column by column, later columns compensating for the error so far (GPTQ, Frantar et al. 2022).
 
     ``weight`` is (groups, rows, n), ``moments`` the inputs' second moments (groups, n, n), ``scale`` broadcasts to the
-    weight. The columns with the largest inputs come first, while there is most to make up with.
+    weight. The columns with the largest inputs come first, while most columns are left to compensate.
     """
     order = moments.diagonal(dim1=1, dim2=2).argsort(dim=1, descending=True)  # (groups, n)
     columns = order[:, None, :].expand_as(weight)
@@ -72,7 +71,7 @@ def damped(moments: Tensor) -> Tensor:
     moments = moments.double()
     diagonal = moments.diagonal(dim1=1, dim2=2)
     mean = diagonal.mean(dim=1, keepdim=True)
-    extra = torch.where(mean > 0, _DAMPING * mean, 1.0)  # inputs that are all zero: any code is as good
+    extra = torch.where(mean > 0, _DAMPING * mean, 1.0)  # inputs that are all zero: any code will do
     return moments + torch.diag_embed(extra.expand_as(diagonal))
 
 
@@ -90,7 +89,7 @@ def _round_block(left: Tensor, codes: Tensor, scale: Tensor, bits: int, factor: 
 
 
 def _top_codes(weight: Tensor, scale: Tensor, bits: int) -> Tensor:
-    """The largest code for the largest weight of each scale, and zeros: making up must not change the range."""
+    """The largest code for the largest weight of each scale, zero elsewhere: compensation must not change the range."""
     codes = torch.zeros_like(weight)
     if bits == TERNARY_BITS:
         return codes
@@ -123,11 +122,11 @@ def round_weights(
 
     Scales are those with the least error, not those of the largest weight. With ``batches``, each layer in turn gets
     the weights that come closest to what it computes in float, on inputs from the layers before it, which are
-    quantized by then. The weights still to be rounded make up for those that are (GPTQ), the bias for what is left
+    quantized by then. The weights still to be rounded compensate for those that are (GPTQ), the bias for the rest
     of the mean error. Without ``batches``, and in transposed convolutions, weights are rounded to nearest.
 
-    Left alone are weights at 32 bits, in half precision or shared, and those of layers that compute with
-    something else than their parameter. ``on_layer`` is called with the number of layers done and of all.
+    Left alone are weights at 32 bits, in half precision or shared, and those of layers that multiply with
+    something other than their parameter. ``on_layer`` is called with the number of layers done and their total.
     """
     layers = _roundable(model)
     seen: list[QuantizedLayer] = []
@@ -144,12 +143,13 @@ def _round_with_data(
     images: Sequence[Tensor],
     on_layer: Callable[[int, int], None] | None,
 ) -> list[QuantizedLayer]:
-    """Round what the images let us; returns these layers."""
-    reference = _float_copy(model).eval()
+    """Round the layers that run on the images; returns them."""
+    reference = copy.deepcopy(model).eval()
+    assign(reference, {name: FLOAT_BITS for name, _ in quantized_layers(model)})
     twins = dict(quantized_layers(reference))
     with eval_mode(model):
         calls = _calls_by_layer(model, layers, images[0][:1])
-        # One layer in a pass: with two at once, the second would not know what rounding did to the first.
+        # One layer per pass: with two at once, the second would not see the effect of rounding the first.
         widths = {layer: layer.weight_bits for layer in calls}
         with float_weights(calls):
             for done, (layer, count) in enumerate(calls.items()):
@@ -179,10 +179,6 @@ def _roundable(model: nn.Module) -> list[QuantizedLayer]:
     return found
 
 
-def _float_copy(model: nn.Module) -> nn.Module:
-    return assign(copy.deepcopy(model), {name: FLOAT_BITS for name, _ in quantized_layers(model)})
-
-
 def _round_to_nearest(layer: QuantizedLayer) -> None:
     weight = cast(Tensor, layer.weight)
     axis = layer.channel_axis
@@ -193,7 +189,7 @@ def _round_to_nearest(layer: QuantizedLayer) -> None:
     weight.copy_(rounded.view(moved) if axis is None else rounded.view(moved).movedim(0, axis))
 
 
-class _Enough(Exception):  # noqa: N818 (it is none: the rest of the forward pass is not needed)
+class _Enough(Exception):  # noqa: N818 (not an error: the rest of the forward pass is not needed)
     pass
 
 
@@ -250,7 +246,7 @@ def _round_by(moments: _Moments, layer: QuantizedLayer) -> None:
     weight = cast(Tensor, layer.weight)
     groups, n = moments.products.shape[:2]
     rows = weight.reshape(groups, -1, n)
-    target = rows + _make_up(rows @ moments.drift, moments.products)
+    target = rows + _compensation(rows @ moments.drift, moments.products)
     importance = moments.products.diagonal(dim1=1, dim2=2)[:, None].expand_as(rows)
     flat = (1, -1) if layer.channel_axis is None else (-1, n)
     scale = best_scale(target.reshape(flat), layer.weight_bits, importance.reshape(flat))
@@ -263,7 +259,7 @@ def _round_by(moments: _Moments, layer: QuantizedLayer) -> None:
     weight.copy_(rounded.view_as(weight))
 
 
-def _make_up(drift: Tensor, products: Tensor) -> Tensor:
-    """The change of weights that makes up, as far as it can, for inputs that differ from the float network's."""
+def _compensation(drift: Tensor, products: Tensor) -> Tensor:
+    """The change of weights that best compensates for inputs that differ from the float network's."""
     solved: Tensor = torch.linalg.solve(damped(products), drift.double().transpose(1, 2))
     return solved.transpose(1, 2).to(drift.dtype)

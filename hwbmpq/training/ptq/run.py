@@ -21,7 +21,7 @@ from hwbmpq.training.setup import CALIBRATION_BATCH, calibration_batches
 from hwbmpq.values import Sensitivity
 
 ROUNDING_IMAGES = 256
-"""More hardly change what the weights of a ResNet-20 are rounded to, and each layer costs a pass over them."""
+"""More images hardly change how a ResNet-20 is rounded, and each layer takes a pass over them."""
 _ROUNDING_BATCH = 64
 
 
@@ -32,11 +32,11 @@ def post_training(
     rounding_images: int = ROUNDING_IMAGES,
     on_layer: Callable[[int, int], None] | None = None,
 ) -> nn.Module:
-    """Change ``model`` in place: round the weights of a prepared model, widths assigned, as well as images allow.
+    """Change ``model`` in place: round the weights of a prepared model whose widths are assigned, using images.
 
-    Clipping points first, on float weights: what they clip is then known to the rounding, which imitates the float
-    network layer by layer (``round_weights``, on the first ``rounding_images``). Statistics of norms stay: on a
-    trained ResNet-20 the weights make up for what re-estimating them would. Returns ``model``.
+    Clipping points come first, on float weights, so that rounding can account for the clipping. It then imitates the
+    float network layer by layer (``round_weights``, on the first ``rounding_images``). Statistics of norms stay: on a
+    trained ResNet-20 the rounded weights already compensate for what re-estimating them would gain. Returns ``model``.
     """
     images = images_of(model, batches)
     with float_weights(layer for _, layer in quantized_layers(model)):
@@ -73,7 +73,9 @@ def calibrate_only(
         batches = calibration_batches(
             data.train, settings.calibration_images, batch_size=_ROUNDING_BATCH, seed=settings.seed
         )
-        post_training(network, [images for images, _ in batches], on_layer=_teller(hooks, "rounding weights"))
+        post_training(
+            network, [images for images, _ in batches], on_layer=_reporter(hooks, "rounding weights")
+        )
     found = evaluate(network, data.test.batches(EVALUATION_BATCH))
     progress.records.append(_record(allocator, found.accuracy, found.loss))
     if run is not None and distributed.rank() == 0:
@@ -88,12 +90,12 @@ def calibrate_only(
     return progress
 
 
-def _teller(hooks: Sequence[TrainingHook], what: str) -> Callable[[int, int], None]:
-    def tell(done: int, total: int) -> None:
+def _reporter(hooks: Sequence[TrainingHook], what: str) -> Callable[[int, int], None]:
+    def report(done: int, total: int) -> None:
         for hook in hooks:
             hook.during_calibration(what, done, total)
 
-    return tell
+    return report
 
 
 def _sensitivity(
@@ -103,7 +105,7 @@ def _sensitivity(
     settings: RunSettings,
     hooks: Sequence[TrainingHook],
 ) -> Sensitivity:
-    space, tell = allocator.space, _teller(hooks, "measuring sensitivity")
+    space, report = allocator.space, _reporter(hooks, "measuring sensitivity")
     total = max(1, settings.calibration_images // CALIBRATION_BATCH)
     return measure_sensitivity(
         network,
@@ -112,7 +114,7 @@ def _sensitivity(
         method="activation_density" if settings.method == "ad" else settings.sensitivity,
         precisions=space.as_trained(space.widest),
         widths={name: [p.weight_bits for p in options] for name, options in space.choices.items()},
-        on_batch=lambda done: tell(done, total),
+        on_batch=lambda done: report(done, total),
         seed=settings.seed,
     )
 

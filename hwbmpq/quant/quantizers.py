@@ -1,15 +1,139 @@
-"""The activation quantizer of a layer's input, shared by all layers that read the same tensor."""
+"""The quantizers of weights and inputs.
+
+``prepare`` chooses weight quantizers by name; each is a child of the layer whose weight it rounds. To see or replace a
+weight, register ordinary torch hooks on it: a forward pre-hook gets the weight that enters (a parameter, or computed by
+the layer), a forward hook gets what the layer multiplies with. An input quantizer is shared by all layers that read the
+same tensor.
+"""
 
 import weakref
-from typing import Any
+from abc import abstractmethod
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.utils.hooks import RemovableHandle
 
 from hwbmpq.distributed import is_distributed
-from hwbmpq.quant.functional import SMALLEST_ALPHA, check_finite, fake_quantize_activation, largest_code
-from hwbmpq.quant.loading import LoadsFloatCheckpoints
+from hwbmpq.quant.functional import (
+    SMALLEST_ALPHA,
+    check_finite,
+    fake_quantize_activation,
+    largest_code,
+    max_scale_codes,
+    quantize_weight,
+    straight_through,
+)
+from hwbmpq.registry import QUANTIZERS
 from hwbmpq.values import FLOAT_BITS
+
+
+class LoadsFloatCheckpoints(nn.Module):
+    """A module that adds entries to the state_dict which a float checkpoint does not have."""
+
+    added_entries: ClassVar[tuple[str, ...]]
+    """Either all of them are in a checkpoint, or none."""
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        *others: Any,
+    ) -> None:
+        missing: list[str] = []
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, *others)
+        added = [prefix + entry for entry in self.added_entries]
+        if not any(key in state_dict for key in added):
+            missing = [key for key in missing if key not in added]
+        missing_keys.extend(missing)
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+
+
+class WeightQuantizer(LoadsFloatCheckpoints):
+    """Rounds the weight of one layer to ``bits``; at 32 bits it returns the weight itself.
+
+    A subclass defines in ``codes_and_scale`` how a weight is stored; packing, ONNX and sizes use it. One that learns
+    has parameters of its own, names them in ``added_entries`` and gives them a gradient in ``forward``;
+    after ``set_bits`` it initialises them from the next weight it sees. ``parameter_groups`` finds the parameters.
+
+    Hooks belong to this network only: they are neither copied nor pickled.
+    """
+
+    added_entries: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, *, channel_axis: int | None, name: str, like: Tensor) -> None:
+        """``like`` is the layer's weight: its shape, dtype and device are those of what will be rounded."""
+        super().__init__()
+        self.bits = FLOAT_BITS
+        self.channel_axis = channel_axis
+        """The axis with a scale for each index; None for a single scale."""
+        self.name = name
+
+    @abstractmethod
+    def codes_and_scale(self, weight: Tensor, bits: int | None = None) -> tuple[Tensor, Tensor]:
+        """Integers (as floats) and the scale that they are multiplied with, at ``bits`` or the present width.
+
+        The scale has the weight's number of axes, all of length 1 but ``channel_axis``. Half precision is computed in
+        float32. The same weight always gives the same codes.
+        """
+
+    def set_bits(self, bits: int) -> None:
+        """Switch the width."""
+        self.bits = bits
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """The weight as the layer multiplies with it; the gradient passes straight through."""
+        if self.bits == FLOAT_BITS:
+            return weight
+        with torch.no_grad():
+            codes, scale = self.codes_and_scale(weight)
+        return straight_through(weight, codes, scale, self.name)
+
+    def rounding_error(self, weight: Tensor, bits: int) -> Tensor:
+        """``W - Q(W)`` at a width."""
+        if bits == FLOAT_BITS:
+            return torch.zeros_like(weight)
+        with torch.no_grad():
+            return weight - straight_through(weight, *self.codes_and_scale(weight, bits), self.name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {name: OrderedDict() for name in _HOOKS}
+
+    def extra_repr(self) -> str:
+        return f"bits={self.bits}, channel_axis={self.channel_axis}"
+
+
+def keep_weights(quantizer: WeightQuantizer, weights: list[Tensor]) -> RemovableHandle:
+    """Append the weights that enter a quantizer to ``weights``, until the hook is removed."""
+
+    def keep(_: nn.Module, args: tuple[Tensor]) -> None:
+        weights.append(args[0])
+
+    return quantizer.register_forward_pre_hook(keep)
+
+
+@QUANTIZERS.register("paper")
+class PaperQuantizer(WeightQuantizer):
+    """The scale of the largest magnitude; at 2 bits TWN's ternary weights."""
+
+    def codes_and_scale(self, weight: Tensor, bits: int | None = None) -> tuple[Tensor, Tensor]:
+        return quantize_weight(weight, bits or self.bits, channel_axis=self.channel_axis)
+
+
+@QUANTIZERS.register("symmetric")
+class SymmetricQuantizer(WeightQuantizer):
+    """The scale of the largest magnitude at every width."""
+
+    def codes_and_scale(self, weight: Tensor, bits: int | None = None) -> tuple[Tensor, Tensor]:
+        return max_scale_codes(weight, bits or self.bits, channel_axis=self.channel_axis)
+
 
 OBSERVED_BITS = 16
 """At this width the observed range is used instead of PACT: there is nothing to gain by clipping."""
@@ -20,9 +144,9 @@ _CLIP_CANDIDATES = 40
 
 
 class _Calibration:
-    """How far the initialisation has come; one object for a quantizer and its data-parallel replicas.
+    """How far initialisation has come; one object for a quantizer and its data-parallel replicas.
 
-    Compiled code looks at the flags only: a counter would be compiled anew at each value.
+    Compiled code reads the flags only: a counter would trigger recompilation at each value.
     """
 
     def __init__(self) -> None:
@@ -41,9 +165,9 @@ class InputQuantizer(LoadsFloatCheckpoints):
     """Clips a tensor at a trainable α and rounds it (PACT); at 16 bits, uses the range seen in training.
 
     α is initialised from the first training batches: the clipping point with the least squared error at the
-    width in use. It stays there for the network's own input, which no training moves: a gradient for it
-    would cost the first layer a whole backward pass. In evaluation mode nothing is learned, except from
-    the very first batch if there was no training. Readers at the same width get the very same tensor.
+    width in use. For the network's own input it stays there, since training does not change that input and
+    the gradient would cost the first layer a whole backward pass. In evaluation mode nothing is learned,
+    except from the first batch if there was no training. Readers at the same width get the same tensor.
     """
 
     added_entries = ("alpha", "observed", "_extra_state")
@@ -61,7 +185,7 @@ class InputQuantizer(LoadsFloatCheckpoints):
         self.calibration = _Calibration()
         self._widths: dict[str, int] = {}
         self._last: _LastResult | None = None
-        self._calibrated: _Data | None = None
+        self._calibrated: tuple[weakref.ref[Tensor], int] | None = None
 
     def forward(self, values: Tensor, bits: int) -> Tensor:
         if bits == FLOAT_BITS:
@@ -90,17 +214,19 @@ class InputQuantizer(LoadsFloatCheckpoints):
         if values.numel():
             peak = values.abs().amax().to(self.observed.dtype)
             if self.training and is_distributed():
-                distributed.all_reduce(peak, distributed.ReduceOp.MAX)  # or they would round differently
+                distributed.all_reduce(peak, distributed.ReduceOp.MAX)  # or ranks would round differently
             self.observed.copy_(torch.maximum(self.observed, peak))
             self.calibration.has_range = True
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _calibrate(self, values: Tensor, bits: int) -> None:
         """Move α to the mean of the best clipping points of the batches so far."""
-        seen_already = self._calibrated is not None and self._calibrated.is_of(values)
-        if seen_already or _inside_backward():
-            return  # another reader at another width; a recomputed forward pass
-        self._calibrated = _Data(values)
+        last = self._calibrated
+        if last is not None and last[0]() is not None and last[1] == values.data_ptr():
+            return  # another reader, at another width, has calibrated on this very data
+        if torch._C._current_graph_task_id() != -1:
+            return  # inside backward: activation checkpointing runs the forward pass again, with the same α
+        self._calibrated = weakref.ref(values), values.data_ptr()
         values = values.detach()
         best = best_clip(values, bits, signed=self.signed) if bool(values.any()) else None
         if self.training and is_distributed():
@@ -113,7 +239,7 @@ class InputQuantizer(LoadsFloatCheckpoints):
         self.calibration.count_batch()
 
     def set_width(self, reader: str, bits: int) -> None:
-        """Note a reader's width. α trains only while one makes use of it: DDP wants a gradient for all that trains."""
+        """Note a reader's width. α trains only while a reader uses it: DDP expects a gradient for every trainable parameter."""
         self._widths[reader] = bits
         is_used = any(width < OBSERVED_BITS for width in self._widths.values())
         self.alpha.requires_grad_(self.trainable and is_used)
@@ -136,20 +262,8 @@ class InputQuantizer(LoadsFloatCheckpoints):
         return f"signed={self.signed}"
 
 
-class _Data:
-    """Which tensor it was, as long as somebody else keeps it alive."""
-
-    def __init__(self, values: Tensor) -> None:
-        self._values = weakref.ref(values)
-        self._storage = values.data_ptr()
-
-    def is_of(self, values: Tensor) -> bool:
-        """Whether it was this very data."""
-        return self._values() is not None and self._storage == values.data_ptr()
-
-
 class _LastResult:
-    """The last quantized tensor, as long as somebody else keeps it alive."""
+    """The last quantized tensor, as long as something else keeps it alive."""
 
     def __init__(self, quantizer: InputQuantizer, values: Tensor, bits: int, quantized: Tensor) -> None:
         self._key = self._key_of(quantizer, values, bits)
@@ -167,16 +281,11 @@ class _LastResult:
 
 
 def _mean_over_ranks(best: Tensor | None, like: Tensor) -> Tensor | None:
-    """The mean clipping point of the ranks that have one, so that all go on with the same α."""
+    """The mean clipping point of the ranks that have one, so that all continue with the same α."""
     point = like.new_zeros(()) if best is None else best.to(like.dtype)
     total = torch.stack([point, like.new_tensor(float(best is not None))])
     distributed.all_reduce(total)
     return total[0] / total[1] if bool(total[1]) else None
-
-
-def _inside_backward() -> bool:
-    """Activation checkpointing runs the forward pass again during backward: it must see the same α."""
-    return bool(torch._C._current_graph_task_id() != -1)
 
 
 def best_clip(values: Tensor, bits: int, *, signed: bool) -> Tensor:

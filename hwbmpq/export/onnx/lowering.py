@@ -1,4 +1,8 @@
-"""Quantizers become QuantizeLinear and DequantizeLinear: the graph that any ONNX runtime understands."""
+"""Placeholders become quantization nodes of a standard.
+
+``qdq_*`` insert QuantizeLinear and DequantizeLinear, which any ONNX runtime understands; ``qonnx_*`` insert one Quant
+node of any width, which QONNX, FINN and hls4ml read.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,11 +11,10 @@ import numpy as np
 import onnx_ir as ir
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.export.onnx.edits import GraphEditor, bypass
-from hwbmpq.export.onnx.products import Product
+from hwbmpq.export.onnx.graph import GraphEditor, Product, bypass
 from hwbmpq.export.onnx.trace import ACTIVATION, TracedGraph
 from hwbmpq.quant.functional import SMALLEST_ALPHA, largest_code
-from hwbmpq.quant.input_quantizer import OBSERVED_BITS, InputQuantizer
+from hwbmpq.quant.quantizers import OBSERVED_BITS, InputQuantizer
 
 _SIGNED = {2: ir.DataType.INT2, 4: ir.DataType.INT4, 8: ir.DataType.INT8, 16: ir.DataType.INT16}
 _UNSIGNED = {2: ir.DataType.UINT2, 4: ir.DataType.UINT4, 8: ir.DataType.UINT8, 16: ir.DataType.UINT16}
@@ -37,7 +40,7 @@ _BYTE, _NARROWEST = 8, 2
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ActivationQuant:
-    """A place where a tensor is rounded for its readers."""
+    """A node that rounds a tensor for its readers."""
 
     node: ir.Node
     name: str
@@ -71,7 +74,7 @@ def activation_quants(graph: TracedGraph) -> Iterator[ActivationQuant]:
 
 
 def step_size(quantizer: InputQuantizer, bits: int) -> float:
-    """What a quantizer multiplies its codes with at a width, as the network computes it."""
+    """The factor of a quantizer's codes at a width, as the network computes it."""
     if not _has_step(quantizer, bits):
         raise HwbmpqError(
             f"the input of {quantizer.name} has no range at {bits} bits yet: a file could not find one later",
@@ -86,11 +89,11 @@ def _has_step(quantizer: InputQuantizer, bits: int) -> bool:
     known = quantizer.calibration
     if bits == OBSERVED_BITS:
         return known.has_range
-    saw_only_zeros = known.has_range and not quantizer.observed.item()  # any step will do
+    saw_only_zeros = known.has_range and not quantizer.observed.item()  # any step size will do
     return known.has_alpha or saw_only_zeros
 
 
-def lower_activation(quant: ActivationQuant, editor: GraphEditor) -> None:
+def qdq_activation(quant: ActivationQuant, editor: GraphEditor) -> None:
     value = quant.node.inputs[0]
     assert value is not None
     name = f"{quant.name}.input"
@@ -105,22 +108,64 @@ def lower_activation(quant: ActivationQuant, editor: GraphEditor) -> None:
         value = editor.before(quant.node, "Min", [value, high], f"{name}_within")
     value = editor.before(quant.node, "QuantizeLinear", [value, *step], f"{name}_codes")
     value = editor.before(quant.node, "DequantizeLinear", [value, *step], f"{name}_values")
-    # Types hold codes that the quantizer never gives. Also, a product right behind a DequantizeLinear is one that ONNX Runtime
-    # 1.31 makes its own: at 2 and 4 bits it takes kernels that do not fit, at 8 bits such that overflow on x86 without VNNI,
+    # Types hold codes that the quantizer never gives. Also, ONNX Runtime 1.31 fuses a product right behind a
+    # DequantizeLinear: at 2 and 4 bits with kernels that do not fit, at 8 bits with ones that overflow on x86 without VNNI,
     # and at 16 bits it rounds float weights to bytes and biases to units so small that they overflow.
     bypass(quant.node, editor.before(quant.node, "Clip", [value, low, high], f"{name}_clipped"))
 
 
-def lower_weight(product: Product, editor: GraphEditor) -> None:
-    """The product reads integers; the next wider type holds those of a width that ONNX does not have."""
+def qdq_weight(product: Product, editor: GraphEditor) -> None:
+    """The product reads integers; a width that ONNX does not have is stored in the next wider type."""
     name = f"{product.layer}.weight"
     codes = editor.constant(f"{name}_codes", product.codes, storage_type(product.bits, signed=True))
     scale = editor.constant(f"{name}_scale", product.scale)
     axis = {"axis": product.axis} if product.scale.ndim else {}
     weight = editor.before(product.node, "DequantizeLinear", [codes, scale], f"{name}_quantized", axis)
     if product.node.op_type == "MatMul":
-        # As it is, ONNX Runtime 1.31 would take a kernel that rounds inputs to bytes, and is wrong at 2 bits.
+        # Without it, ONNX Runtime 1.31 would use a kernel that rounds inputs to bytes and is wrong at 2 bits.
         largest = float(np.max(product.scale)) * largest_code(product.bits, signed=True)
         bounds = editor.bounds(name, -largest, largest)
         weight = editor.before(product.node, "Clip", [weight, *bounds], f"{name}_values")
     product.node.replace_input_with(1, weight)
+
+
+QUANT_DOMAIN = "qonnx.custom_op.general"
+
+
+def qonnx_activation(quant: ActivationQuant, editor: GraphEditor) -> None:
+    value = quant.node.inputs[0]
+    assert value is not None
+    name = f"{quant.name}.input"
+    scale = editor.constant(f"{name}_scale", quant.scale)
+    bypass(quant.node, _quant_node(editor, quant.node, value, scale, quant.bits, name, signed=quant.signed))
+
+
+def qonnx_weight(product: Product, editor: GraphEditor) -> None:
+    """Weights in float whose Quant node gives back the integers: QONNX stores them so."""
+    name = f"{product.layer}.weight"
+    values = editor.constant(f"{name}_float", product.codes * product.aligned_scale)
+    scale = editor.constant(f"{name}_scale", product.aligned_scale)
+    quantized = _quant_node(editor, product.node, values, scale, product.bits, name, signed=True)
+    product.node.replace_input_with(1, quantized)
+
+
+def _quant_node(
+    editor: GraphEditor,
+    node: ir.Node,
+    value: ir.Value,
+    scale: ir.Value,
+    bits: int,
+    name: str,
+    *,
+    signed: bool,
+) -> ir.Value:
+    """Signed ranges are symmetric, which QONNX calls narrow."""
+    settings = [scale, editor.constant("no_zero_point", 0.0), editor.constant("width", np.float32(bits))]
+    return editor.before(
+        node,
+        "Quant",
+        [value, *settings],
+        f"{name}_quantized",
+        {"signed": int(signed), "narrow": int(signed), "rounding_mode": "ROUND"},
+        domain=QUANT_DOMAIN,
+    )
