@@ -245,12 +245,12 @@ def trained(run, state=None, stop=None):
     if stop is None:
         return summary(model, compress(model, data, settings, run=run, state=state))
     def patch(trainer):
-        end = trainer._end_epoch
-        def ended():
-            end()
+        end = trainer._close_epoch
+        def ended(*result):
+            end(*result)
             if trainer.progress.epoch == stop:
                 raise Killed
-        trainer._end_epoch = ended
+        trainer._close_epoch = ended
     try:
         compress(model, data, settings, run=run, on_trainer=patch)
     except Killed:

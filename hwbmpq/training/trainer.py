@@ -106,8 +106,17 @@ class Trainer:
             hook.on_start(self)
         while self.progress.epoch < self.settings.epochs:
             self._train_epoch()
-            self._end_epoch()
+            self._read_counts()
+            evaluation = distributed.on_first_rank(self._checked_evaluation)
+            is_best, bits = self._is_best(evaluation), self._written_bits()
+            if is_best:
+                self._save_best(bits)
+            decision = self.allocator.epoch_end()
+            self._close_epoch(evaluation, is_best, bits, decision)
         return self.progress
+
+    def _written_bits(self) -> dict[str, str]:
+        return {name: str(precision) for name, precision in self.allocator.bits.items()}
 
     def _train_epoch(self) -> None:
         progress, size = self.progress, self.settings.accumulate
@@ -225,20 +234,21 @@ class Trainer:
     def _is_save_due(self) -> bool:
         return time.monotonic() - self._saved_at > 60 * self.settings.checkpoint_minutes
 
-    def _end_epoch(self) -> None:
+    def _is_best(self, evaluation: Evaluation) -> bool:
+        """Whether this epoch, at widths that the method chose, is the best so far; then it is remembered."""
         progress = self.progress
-        self._read_counts()
-        bits = {name: str(precision) for name, precision in self.allocator.bits.items()}
-        evaluation = distributed.on_first_rank(self._checked_evaluation)
-        is_best = self.allocator.is_settled and evaluation.accuracy > progress.best_accuracy
-        if is_best:
-            progress.best_accuracy, progress.best_epoch = evaluation.accuracy, progress.epoch + 1
-            self._save_best()
-        decision = self.allocator.epoch_end()
+        if not self.allocator.is_settled or evaluation.accuracy <= progress.best_accuracy:
+            return False
+        progress.best_accuracy, progress.best_epoch = evaluation.accuracy, progress.epoch + 1
+        return True
+
+    def _close_epoch(
+        self, evaluation: Evaluation, is_best: bool, bits: dict[str, str], decision: Any | None
+    ) -> None:
+        """``bits`` are the widths that the epoch was trained at."""
+        progress = self.progress
         if decision is not None:
-            self._wrapped = (
-                self._wrap()
-            )  # DDP looks once which parameters train; clipping points may begin to
+            self._wrapped = self._wrap()
         record = {
             "epoch": progress.epoch + 1,
             "loss": progress.loss_sum / max(1, progress.images),
@@ -278,9 +288,8 @@ class Trainer:
         self._run.save_checkpoint(self.state_dict())
         self._run.save_history(self.progress.records)
 
-    def _save_best(self) -> None:
+    def _save_best(self, bits: dict[str, str]) -> None:
         if self._run is not None and distributed.rank() == 0:
-            bits = {name: str(precision) for name, precision in self.allocator.bits.items()}
             self._run.save_best(
                 {"model": self.model.state_dict(), "bits": bits, "epoch": self.progress.best_epoch}
             )
