@@ -3,6 +3,7 @@
 from importlib import import_module as _import_module
 from typing import Any as _Any
 
+from hwbmpq.deprecated import renamed_attribute as _renamed_attribute
 from hwbmpq.export.onnx.file import Form as Form
 from hwbmpq.export.onnx.file import OnnxGraph as OnnxGraph
 from hwbmpq.export.onnx.file import onnx_graph as onnx_graph
@@ -29,8 +30,10 @@ from hwbmpq.export.runtime.timing import time_side_by_side as time_side_by_side
 from hwbmpq.export.stored_weights import StoredWeight as StoredWeight
 from hwbmpq.export.stored_weights import stored_weights as stored_weights
 
+_renamed = _renamed_attribute(__name__, {"Contestant": "BenchmarkEntry"})
+
 
 def __getattr__(name: str) -> _Any:
     if name == "deployment":  # it needs training, which exporting a network by itself does not
         return _import_module("hwbmpq.export.deployment")
-    raise AttributeError(f"module 'hwbmpq.export' has no attribute {name!r}")
+    return _renamed(name)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hwbmpq.data.images import ImageData
+from hwbmpq.deprecated import renamed_arguments, renamed_attribute
 from hwbmpq.errors import HwbmpqError, UnknownNameError
 from hwbmpq.export import (
     Agreement,
@@ -125,6 +126,7 @@ def facts(data: ImageData, settings: RunSettings) -> dict[str, Any]:
     return known
 
 
+@renamed_arguments(wide_sums="accumulates_int32")
 def export_onnx(
     network: nn.Module,
     data: ImageData,
@@ -188,6 +190,7 @@ def evaluate_onnx(network: OnnxNetwork, data: ImageData, *, batch_size: int) -> 
     return evaluate(network.as_module(), data.test.batches(batch_size))
 
 
+@renamed_arguments(wide_sums="accumulates_int32")
 def benchmark(
     network: nn.Module,
     data: ImageData,
@@ -268,3 +271,6 @@ def _write_packed(
     network: nn.Module, data: ImageData, settings: RunSettings, path: Path, *, on_image: object = None
 ) -> ExportResult:
     return ExportResult(path=path, size=save_model(network, data, settings, path))
+
+
+__getattr__ = renamed_attribute(__name__, {"OnnxExport": "ExportResult"})

@@ -27,4 +27,6 @@ from hwbmpq.measure.validation import exported_candidate as exported_candidate
 from hwbmpq.measure.validation import measurement_record as measurement_record
 from hwbmpq.measure.validation import validate as validate
 
-__getattr__ = _renamed_attribute(__name__, {"spoken_seconds": "format_duration"})
+__getattr__ = _renamed_attribute(
+    __name__, {"spoken_seconds": "format_duration", "wide_sums_here": "accumulates_int32_here"}
+)

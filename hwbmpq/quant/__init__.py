@@ -1,5 +1,6 @@
 """Quantizers for weights and activations, and the layers that use them."""
 
+from hwbmpq.deprecated import renamed_attribute as _renamed_attribute
 from hwbmpq.quant.functional import fake_quantize_activation as fake_quantize_activation
 from hwbmpq.quant.functional import fake_quantize_weight as fake_quantize_weight
 from hwbmpq.quant.functional import quantize_weight as quantize_weight
@@ -14,3 +15,5 @@ from hwbmpq.quant.prepare import quantized_layers as quantized_layers
 from hwbmpq.quant.quantizers import CALIBRATION_BATCHES as CALIBRATION_BATCHES
 from hwbmpq.quant.quantizers import InputQuantizer as InputQuantizer
 from hwbmpq.quant.quantizers import WeightQuantizer as WeightQuantizer
+
+__getattr__ = _renamed_attribute(__name__, {"END_PRECISION": "FIRST_LAST_PRECISION"})

@@ -18,4 +18,4 @@ if _TYPE_CHECKING:
     from hwbmpq.sensitivity.registry import methods as methods
     from hwbmpq.sensitivity.registry import register as register
 
-__getattr__, __dir__, __all__ = _lazy_names(__name__)
+__getattr__, __dir__, __all__ = _lazy_names(__name__, {"Measurement": "SensitivityInputs"})

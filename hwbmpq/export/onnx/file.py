@@ -17,6 +17,7 @@ from onnx_ir.passes import common as passes
 from torch import Tensor, nn
 
 import hwbmpq
+from hwbmpq.deprecated import renamed_arguments, warn
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.export.onnx import checksum
 from hwbmpq.export.onnx.graph import GraphEditor, Product, find_products, fold_batchnorm
@@ -66,6 +67,12 @@ class OnnxGraph:
     account: SizeAccount
 
     @property
+    def block_linear_layers(self) -> tuple[str, ...]:
+        """Deprecated: ``matmul_nbits_layers``."""
+        warn("OnnxGraph.block_linear_layers", "OnnxGraph.matmul_nbits_layers")
+        return self.matmul_nbits_layers
+
+    @property
     def remarks(self) -> tuple[str, ...]:
         """What a user should know about the file."""
         found = [
@@ -98,6 +105,7 @@ class OnnxGraph:
         return tuple(found)
 
 
+@renamed_arguments(wide_sums="accumulates_int32")
 def onnx_graph(
     model: nn.Module,
     example_input: Tensor,

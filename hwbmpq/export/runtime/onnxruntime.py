@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from hwbmpq.deprecated import warn
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.export.onnx.checksum import verify_checksum
 
@@ -53,6 +54,12 @@ class OnnxNetwork:
         batch = self.input.shape[0]
         self.batch = batch if isinstance(batch, int) else None
         """The only batch size that it takes, or None for any."""
+
+    @property
+    def is_sealed(self) -> bool:
+        """Deprecated: ``has_checksum``."""
+        warn("OnnxNetwork.is_sealed", "OnnxNetwork.has_checksum")
+        return self.has_checksum
 
     def __call__(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
         return self.outputs(images)[0]
