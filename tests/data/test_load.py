@@ -8,32 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from npz_files import all_pixels, labels, pixels, saved
 
-from hwbmpq.data import AUGMENTATIONS, DATA_SOURCES, LabelledImages, load_data, load_images, open_data
+from hwbmpq.data import AUGMENTATIONS, DATA_SOURCES, load_data, load_images, open_data
 from hwbmpq.errors import HwbmpqError, UnknownNameError
 
 GREY = (1, 8, 8)
 COLOUR = (3, 8, 8)
 DIGITS = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
 """By class, as scikit-learn says."""
-
-
-def saved(folder: Path, **arrays: Any) -> str:
-    np.savez(folder / "data.npz", **arrays)
-    return f"npz:{folder / 'data.npz'}"
-
-
-def pixels(*shape: int) -> Any:
-    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-
-
-def labels(count: int) -> Any:
-    return np.arange(count) % 3
-
-
-def all_pixels(images: LabelledImages) -> torch.Tensor:
-    """(N, H, W, C), as they are stored."""
-    return images.pixels.take(torch.arange(len(images)))
 
 
 def test_digits_are_the_bundled_ones() -> None:

@@ -7,30 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from npz_files import all_pixels, labels, pixels, saved
 
-from hwbmpq.data import LabelledImages, load_data, load_images
+from hwbmpq.data import load_data, load_images
 from hwbmpq.errors import HwbmpqError
 
 GREY = (1, 8, 8)
 COLOUR = (3, 8, 8)
-
-
-def saved(folder: Path, **arrays: Any) -> str:
-    np.savez(folder / "data.npz", **arrays)
-    return f"npz:{folder / 'data.npz'}"
-
-
-def pixels(*shape: int) -> Any:
-    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-
-
-def labels(count: int) -> Any:
-    return np.arange(count) % 3
-
-
-def all_pixels(images: LabelledImages) -> torch.Tensor:
-    """(N, H, W, C), as they are stored."""
-    return images.pixels.take(torch.arange(len(images)))
 
 
 def test_the_training_part_is_preferred(tmp_path: Path) -> None:

@@ -2,12 +2,12 @@
 
 import importlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from compared_allocators import assert_same, decisions
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -116,31 +116,6 @@ def plain_loop(*, accumulate: int = 1, clip: float | None = None) -> BitAllocato
                 optimizer.zero_grad()
         allocator.epoch_end()
     return allocator
-
-
-def decisions(allocator: BitAllocator) -> list[dict[str, Any]]:
-    found = [decision.to_dict() for decision in allocator.history]
-    for entry in found:
-        entry["allocation"].pop("seconds")
-    return found
-
-
-def assert_same(found: BitAllocator, expected: BitAllocator) -> None:
-    assert len(expected.history) == 3
-    assert decisions(found) == decisions(expected)
-    assert found.bits == expected.bits
-    assert found.sensitivities == expected.sensitivities
-    for name, value in expected.model.state_dict().items():
-        assert torch.equal(found.model.state_dict()[name], value), name
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Several would mostly wait for each other over tensors as small as these."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_widths_are_decided_on_schedule_within_the_budget(tmp_path: Path) -> None:
