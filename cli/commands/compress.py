@@ -23,7 +23,7 @@ recipes, after the BMPQ paper's tables:
 
 A run leaves a folder with report.html (everything, with plots), model.safetensors (the network,
 packed; hwbmpq export makes ONNX of it), config.yaml (all settings, for --config), allocation.json
-(widths, costs, proof), history.jsonl (one line an epoch), facts.json (network, device, figures),
+(widths, costs, proof), history.jsonl (one line per epoch), facts.json (network, device, figures),
 checkpoint.pt and best.pt. Ctrl-C saves and stops.
 """
 

@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     names = RegistryNames(EXPORT_FORMATS)
     text = "%(choices)s (default: %(default)s)"
     parser.add_argument("--format", type=names, choices=names, default="onnx", metavar="NAME", help=text)
-    parser.add_argument("-o", "--output", metavar="FILE", help="where to (default: in the run's folder)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="output file (default: in the run's folder)")
     parser.add_argument(
         "--runtime-compat",
         choices=("none", "int8", "int8-vnni"),

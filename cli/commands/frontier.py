@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--cost",
         action="append",
         metavar="NAME",
-        help="the cost to trade: memory, latency … (default: memory); several give a sample of points",
+        help="the cost to trade: memory, latency … (default: memory); with several costs a sample of the trade-off is shown",
     )
     add_allocation_options(parser)
     parser.add_argument(
@@ -45,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=12,
         metavar="N",
-        help="budgets along each of several costs (default: %(default)s)",
+        help="with several costs, how many budgets to try along each (default: %(default)s)",
     )
     add_sensitivity_options(parser)
     plot = parser.add_mutually_exclusive_group()

@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--html",
         type=Path,
         metavar="FILE",
-        help="write one self-contained page with plots; with --json, as well",
+        help="write one self-contained page with plots; works together with --json",
     )
     add_output_options(parser, rows="layer of a large network")
 

@@ -58,7 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_output_options(show, rows="layer of a large network")
     check = add_command(actions, "check", run_check)
     check.add_argument("files", nargs="+", metavar="FILE", help="YAML files, or names of profiles")
-    text = "count it as a problem if a cost model lacks a figure"
+    text = "also fail if a cost model lacks a figure"
     check.add_argument("--strict", action="store_true", help=text)
     add_output_options(check)
     compare = add_command(actions, "compare", run_compare)

@@ -63,11 +63,16 @@ class Allocation:
     def origin(self) -> str:
         """Who found and who proved it: ``solved by HiGHS, proven by exact search``."""
         solver = _TITLES.get(self.solver, self.solver)
-        if self.proven_by == self.solver:
-            return f"solved and proven by {solver}"
-        improved = "improved and " if self.is_improved else ""
-        proof = f", {improved}proven by {self.proven_by}" if self.proven_by else ""
-        return f"solved by {solver}{proof}"
+        proof = (
+            f"proven by {solver if self.proven_by == self.solver else self.proven_by}"
+            if self.proven_by
+            else ""
+        )
+        if not self.is_improved:
+            return ", ".join(filter(None, [f"solved by {solver}", proof]))
+        if self.proven_by == EXACT_SEARCH:
+            return f"solved by {solver}, improved and {proof}"
+        return ", ".join(filter(None, [f"solved by {solver}", f"improved by {EXACT_SEARCH}", proof]))
 
     @cached_property
     def model(self) -> Any:

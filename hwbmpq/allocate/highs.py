@@ -27,9 +27,29 @@ class Highs:
         return _Session(model)
 
 
+class _QuietHighs(appsi.Highs):  # type: ignore[misc]
+    """Pyomo's interface, which redirects stdout and stderr of the whole process while it works: other threads that print, or
+    solve, do not survive that. HiGHS is told to print nothing instead."""
+
+    def set_instance(self, model: Any) -> None:
+        self._reinit()
+        self._model = model
+        if self.use_extensions and appsi.cmodel_available:
+            self._expr_types = appsi.cmodel.PyomoExprTypes()
+        self._solver_model = appsi.highspy.Highs()
+        self._solver_model.setOptionValue("output_flag", False)
+        self.add_block(model)
+
+    def _solve(self, timer: Any) -> Any:
+        for name, value in self.highs_options.items():
+            self._solver_model.setOptionValue(name, value)
+        self._solver_model.run()
+        return self._postsolve(timer)
+
+
 class _Session:
     def __init__(self, model: Any) -> None:
-        self._model, self._solver = model, appsi.Highs()
+        self._model, self._solver = model, _QuietHighs()
         self._solver.config.load_solution = False
         self._solver.config.warmstart = False
 

@@ -38,6 +38,10 @@ class IntegerProgram:
         if self.model is not None:
             self.set_values(problem)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy loads its own model into the solvers, which cannot be copied."""
+        return self.__dict__ | {"_sessions": {}}
+
     @property
     def size(self) -> int:
         """How many variables there are."""

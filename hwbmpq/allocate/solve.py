@@ -230,7 +230,7 @@ def _decide(
         given = _within_budgets(problem, program, answer)
         found = prove(problem, deadline, incumbent if given is None else given)
         if found.picks is None:
-            if found.bound == -np.inf:
+            if found.bound == -np.inf or answer.is_infeasible:
                 return None
             continue
         best = _explained(problem, program, found, answer, asked.name, given)

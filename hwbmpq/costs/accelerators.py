@@ -95,7 +95,7 @@ class Ne16(CyclesLatency):
         return "" if self._has_filter(layer) else "no NE16 filter: cluster, GAP8 formula (estimate)"
 
     def notes(self, profile: HardwareProfile) -> tuple[str, ...]:
-        return ("an analytic model of the accelerator alone: moving tensors to and fro is not in it",)
+        return ("an analytic model of the accelerator alone: moving tensors in and out is not in it",)
 
     @staticmethod
     def _has_filter(layer: Layer) -> bool:

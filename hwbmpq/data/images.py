@@ -3,6 +3,7 @@
 import math
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -92,6 +93,7 @@ class Streamed:
             num_workers=workers,
             prefetch_factor=_PREFETCHED if workers else None,
             collate_fn=_unchanged,
+            worker_init_fn=_ignore_interrupts if workers else None,
             generator=torch.Generator(),  # else it draws from the common one
         )
         for number, batch in enumerate(loader):
@@ -163,6 +165,11 @@ class _Batches(Dataset[Any]):
         image = self.images.whole(index, self.input_size)
         with seeded(seed):
             return np.asarray(self.transform(image))
+
+
+def _ignore_interrupts(worker: int) -> None:
+    """Ctrl-C reaches the workers too, and what the program does about it is not theirs to do."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _unchanged(batch: Any) -> Any:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.hardware import HardwareProfile
@@ -15,6 +15,11 @@ class AllocationConfig(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", arbitrary_types_allowed=True, use_attribute_docstrings=True
     )
+
+    @field_validator("budgets", mode="before")
+    @classmethod
+    def _no_budgets(cls, budgets: Any) -> Any:
+        return {} if budgets is None else budgets
 
     target: str | Path | HardwareProfile
     """A profile: its name (jetson_nano), name.yaml, name@mode (jetson_nano@5w), or the path of a file. Names are
@@ -51,7 +56,7 @@ class AllocationConfig(BaseModel):
     interval_epochs: int | None = None
     """Epochs between decisions; by default a tenth of all."""
     decide_after: tuple[int, ...] | None = None
-    """The epochs after which to decide, instead."""
+    """Decide after these epochs, instead of at regular intervals."""
     seed: int = 0
     """For methods that draw at random."""
 

@@ -87,25 +87,25 @@ class RunSettings(AllocationConfig):
     lr_decay: float = Field(default=0.1, gt=0, le=1)
     """What step multiplies the learning rate by."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
-    """Of SGD."""
+    """Momentum of SGD."""
     nesterov: bool = False
     """Nesterov momentum."""
     weight_decay: float = Field(default=5e-4, ge=0)
-    """Of the weights."""
+    """Weight decay of the weights."""
     alpha_weight_decay: float = Field(default=5e-4, ge=0)
-    """Of the clipping points."""
+    """Weight decay of the clipping points."""
     batch_size: int = Field(default=128, ge=1)
     """Images in a batch, all ranks together; by default what suits the data."""
     accumulate: int = Field(default=1, ge=1)
-    """Batches to one optimizer step."""
+    """Batches per optimizer step."""
     clip_norm: float | None = Field(default=None, gt=0)
     """Clip gradients at this norm; by default never."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
-    """Of the loss."""
+    """Label smoothing of the loss."""
     amp: bool = False
     """Mixed float precision while training."""
     seed: int = Field(default=0, ge=0)
-    """Of weights, data order and augmentation."""
+    """Seed for weights, data order and augmentation."""
     # comparison
     baseline: bool = False
     """Also train the widest single width that fits the budget, the same way, and compare."""

@@ -1,7 +1,11 @@
 """Every decision is made by the Pyomo model, solved once; the model is built once a run."""
 
+import copy
+import pickle
 import statistics
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -12,7 +16,7 @@ from pyomo.repn.plugins.standard_form import LinearStandardFormCompiler
 from torch import nn
 
 from hwbmpq import BitAllocator
-from hwbmpq.allocate import glpk
+from hwbmpq.allocate import glpk, highs
 from hwbmpq.allocate.ilp import IntegerProgram
 from hwbmpq.allocate.problem import build_problem
 from hwbmpq.allocate.solve import solve_problem
@@ -54,7 +58,7 @@ def trained(solver: str) -> BitAllocator:
 
 def test_highs_solves_the_pyomo_model_once_per_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     solved = Calls(monkeypatch, appsi.Highs, "solve")
-    loaded = Calls(monkeypatch, appsi.Highs, "set_instance")
+    loaded = Calls(monkeypatch, highs._QuietHighs, "set_instance")
     built = Calls(monkeypatch, IntegerProgram, "_build")
     allocator = trained("highs")
     assert (solved.count, loaded.count, built.count) == (3, 1, 1)
@@ -111,3 +115,20 @@ def test_a_decision_is_fast(size: tuple[int, int, int], most: float) -> None:
         assert solve_problem(posed, "highs").optimal
         seconds.append(time.process_time() - start)
     assert statistics.median(seconds) < most
+
+
+@pytest.mark.parametrize("solver", ["highs", "glpk"])
+def test_threads_solve_and_print_side_by_side(solver: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with ThreadPoolExecutor(3) as threads:
+        found = list(threads.map(lambda seed: solve_problem(problem(12, 2, 1, seed), solver), range(9)))
+        sys.stdout.write("still here\n")
+    assert all(allocation.optimal for allocation in found)
+    assert capfd.readouterr().out == "still here\n"
+
+
+def test_an_allocator_can_be_copied_after_it_decided() -> None:
+    allocator = trained("highs")
+    other = copy.deepcopy(allocator)
+    sensitivity = allocator.history[-1].decided_by
+    assert other.decide(sensitivity).after == allocator.decide(sensitivity).after
+    assert pickle.loads(pickle.dumps(allocator.space)).program.size == allocator.space.program.size
