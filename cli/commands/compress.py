@@ -124,6 +124,8 @@ def _folder(args: argparse.Namespace, settings: "RunSettings") -> Path:
     if args.resume is not None:
         return Path(args.resume)
     path = args.run_folder
+    if path is None and args.overwrite:
+        raise HwbmpqError("--overwrite: which run?", hint="name its folder with --run-dir")
     if path is None:
         model = Path(settings.model.partition(":")[2]).name.replace(":", "-")
         target = Path(settings.target).name.removesuffix(".yaml").removesuffix(".yml")

@@ -66,7 +66,6 @@ class DecisionSchedule:
             raise HwbmpqError(
                 f"decisions after the epochs {', '.join(map(str, decide_after)) or 'none'}: give ascending numbers from 1"
             )
-        _check_warmup(epochs, ascending[0])
         if ascending[-1] >= epochs:
             raise HwbmpqError(
                 f"a decision after epoch {ascending[-1]} of {epochs} comes too late",

@@ -431,3 +431,10 @@ def test_a_mistyped_flag_is_answered_in_two_lines(run: Run) -> None:
     assert err.startswith("error: argument --method: no method named 'hqp': did you mean hpq?")
     assert err.endswith("try: hwbmpq compress --help\n")
     assert "usage" not in err
+
+
+def test_overwrite_wants_to_know_which_run(run: Run) -> None:
+    code, _, err = run("compress", "--model", "hwbmpq:resnet8", "--target", "mpic", "--overwrite")
+    assert code == 2
+    assert "--overwrite: which run?" in err
+    assert "--run-dir" in err

@@ -92,7 +92,7 @@ def test_no_epochs_to_learn_from_is_an_error(warmup: int, interval: int, name: s
         ([0, 2], "epochs 0, 2: give ascending numbers from 1"),
         ([2, 10], "a decision after epoch 10 of 10 comes too late"),
         ([2, 12], "a decision after epoch 12 of 10 comes too late"),
-        ([10], "10 of 10 epochs are warm-up"),
+        ([10], "after epoch 10 of 10 comes too late"),
     ],
 )
 def test_aperiodic_epochs_that_make_no_sense(decide_after: list[int], message: str) -> None:
