@@ -25,6 +25,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import NoReturn
 
@@ -65,6 +66,7 @@ def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code. Errors of the input are one sentence on stderr and code 2."""
+    _reserve_stdout()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without × shows ? instead of a traceback
@@ -72,7 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser(next((word for word in words if not word.startswith("-")), "")).parse_args(words)
     try:
         args.run(args)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by the caller
+            sys.stdout.flush()
     except OtherRankError:
         return USER_ERROR
     except RunStoppedError as error:
@@ -94,6 +97,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         _report(HwbmpqError(f"cannot write the output: {error.strerror}"))
         return USER_ERROR
     return 0
+
+
+def _reserve_stdout() -> None:
+    """Keep stdout for results: what libraries print from C, as HiGHS sometimes does unasked, goes to stderr."""
+    if sys.stdout is not sys.__stdout__ or sys.stdout is None:
+        return  # somebody has replaced it
+    with suppress(OSError, ValueError):  # one of the two is closed
+        results = os.dup(sys.stdout.fileno())
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        sys.stdout = open(results, "w", encoding=sys.stdout.encoding, buffering=-1, errors="replace")  # noqa: SIM115
 
 
 def _silence_stdout() -> None:

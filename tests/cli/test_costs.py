@@ -1,6 +1,8 @@
 """``hwbmpq costs``."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -50,3 +52,20 @@ def test_show_has_needs_and_defaults(capsys: Captured) -> None:
     assert "option weights_in = None The memory that stores the weights" in output
     assert main(["costs", "show", "mac_energy"]) == 0
     assert "option traffic = True" in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_libraries_print_does_not_mix_with_results() -> None:
+    code = (
+        "import ctypes, sys\n"
+        "from hwbmpq.cli import main as cli\n"
+        "def noisy(args):\n"
+        "    ctypes.CDLL(None).puts(b'noise')\n"
+        "    ctypes.CDLL(None).fflush(None)\n"
+        "    sys.stdout.write('{}')\n"
+        "import argparse\n"
+        "cli.build_parser = lambda chosen: argparse.ArgumentParser()\n"
+        "argparse.ArgumentParser.parse_args = lambda self, words: argparse.Namespace(run=noisy, debug=False)\n"
+        "raise SystemExit(cli.main(['costs', 'list']))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr.strip()) == (0, "{}", "noise")
