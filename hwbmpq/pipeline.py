@@ -87,14 +87,11 @@ def compress(
     report.
     """
     start = time.monotonic()
-    keep_freed_memory()
     if state is not None and settings.epochs == 0:
         raise HwbmpqError(
             "a run without training has nothing to continue", hint="evaluate it, or start a new run"
         )
-    _seed(settings.seed + distributed.rank())  # ranks that drop out the same neurons would learn less
-    check_outputs(network, data)
-    place(network, find_device(settings.device, distributed.local_rank()), data)
+    _get_ready(network, data, settings)
     allocator = make_allocator(network, data, settings)
     if on_ready is not None:
         on_ready()
@@ -125,10 +122,14 @@ def compress(
     return result
 
 
-def _seed(number: int) -> None:
-    """Networks may draw from either; a run that starts over must draw the same."""
-    torch.manual_seed(number)
-    random.seed(number)
+def _get_ready(network: nn.Module, data: ImageData, settings: RunSettings) -> None:
+    """Memory, random numbers and the network's place, once it is known to fit the data."""
+    keep_freed_memory()
+    seed = settings.seed + distributed.rank()  # ranks that drop out the same neurons would learn less
+    torch.manual_seed(seed)
+    random.seed(seed)  # networks may draw from either; a run that starts over must draw the same
+    check_outputs(network, data)
+    place(network, find_device(settings.device, distributed.local_rank()), data)
 
 
 def _save_result(run: RunDirectory, facts: RunFacts, result: Compression, settings: RunSettings) -> None:
