@@ -31,6 +31,14 @@ from hwbmpq.allocate.problem import (
 from hwbmpq.allocate.solvers import Answer, SolverError, first_that_works, solvers_for
 from hwbmpq.costs.table import Number
 
+_LOG = logging.getLogger(__name__)
+DEFAULT_SECONDS = 60.0
+"""Time limit if none is given: nothing ever hangs."""
+_SMALL = 500
+"""Variables up to which a solver closes the gap by itself; of larger models it is asked for a good answer, which the exact
+search then proves, faster (benchmarks/allocate.py)."""
+_ROUGH_GAP, _TIGHT_GAP = 1e-3, PROOF / 2
+
 
 def widen_for_free(problem: AllocationProblem, picks: Sequence[int]) -> list[int]:
     """Take the widest choice that is no worse and still fits, group by group: no budget is left unused for nothing."""
@@ -70,15 +78,6 @@ class _Ledger:
         for position, extra in dearer.items():
             self._left[position] -= extra
         return True
-
-
-_LOG = logging.getLogger(__name__)
-DEFAULT_SECONDS = 60.0
-"""Time limit if none is given: nothing ever hangs."""
-_SMALL = 500
-"""Variables up to which a solver closes the gap by itself; of larger models it is asked for a good answer, which the exact
-search then proves, faster (benchmarks/allocate.py)."""
-_ROUGH_GAP, _TIGHT_GAP = 1e-3, PROOF / 2
 
 
 def solve(
@@ -228,7 +227,10 @@ def _decide(
             _LOG.warning("%s; the allocation is not proven", error)
             return best
         given = _within_budgets(problem, program, answer)
-        found = prove(problem, deadline, incumbent if given is None else given)
+        # A second answer may be worse than what the search made of the first: the time may have been too short.
+        starts = [picks for picks in (given, incumbent) if picks is not None]
+        best_start = max(starts, key=partial(_worth, problem), default=None)
+        found = prove(problem, deadline, best_start)
         if found.picks is None:
             if found.bound == -np.inf or answer.is_infeasible:
                 return None
