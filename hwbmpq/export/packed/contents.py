@@ -23,7 +23,8 @@ from hwbmpq.graph.stored import (
     weight_names,
 )
 from hwbmpq.quant import as_precision
-from hwbmpq.quant.prepare import Width, shared_inputs
+from hwbmpq.quant.prepare import Width, scale_count, shared_inputs
+from hwbmpq.quant.weights import is_parameter
 from hwbmpq.values import FLOAT_BITS, Layer
 
 WEIGHTS, SCALE = "packed weights", "scales"
@@ -77,9 +78,8 @@ def predicted_size(
     layers = list(layers)
     bits = {layer.name: as_precision(precisions[layer.name]).weight_bits for layer in layers}
     inputs = shared_inputs(layers, per_channel=per_channel)
-    axes = {name: axis for shared in inputs for name, axis in shared.readers.items()}
     weights = {
-        layer.name: (layer.parameters, 1 if (axis := axes[layer.name]) is None else layer.weight_shape[axis])
+        layer.name: (layer.parameters, scale_count(layer, per_channel))
         for layer in layers
         if layer.parameters
     }
@@ -121,7 +121,7 @@ def _predict(
     """Bytes by label. ``weights`` has the elements and scales of each weight, by the first layer that owns it."""
     quantized = {name: counts for name, counts in weights.items() if bits[name] != FLOAT_BITS}
     rest = _rest(model, [name for name, width in bits.items() if width != FLOAT_BITS])
-    names = [*rest, *(join(name, "weight") for name in quantized)]
+    names = [*rest, *(name if is_parameter(model, name) else join(name, "weight") for name in quantized)]
     found = Counter(
         {
             WEIGHTS: ceil(sum(elements * bits[name] for name, (elements, _) in quantized.items()) / 8),
@@ -139,7 +139,7 @@ def _predict(
 
 def _rest(model: nn.Module, quantized: Iterable[str]) -> dict[str, Tensor]:
     """What is stored as it is: all but the quantized layers' weights."""
-    packed = weight_names(model, map(model.get_submodule, quantized))
+    packed = weight_names(model, quantized)
     state = own_state(model)
     return {group[0]: state[group[0]] for group in names_by_tensor(state) if not packed & set(group)}
 
