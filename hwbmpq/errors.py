@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from hwbmpq.printable import cut
+
 
 class HwbmpqError(Exception):
     """Base of every error that is the input's fault, not a defect of hwbmpq.
@@ -19,7 +21,7 @@ class UnknownNameError(HwbmpqError):
     """A name that a registry or a model zoo does not hold."""
 
     def __init__(self, what: str, name: str, known: Iterable[str], *, hint: str = "") -> None:
-        known = sorted(known)
+        known, name = sorted(known), cut(name, 100)
         close = get_close_matches(name, known, n=5, cutoff=0.6) or get_close_matches(name.lower(), known, n=5)
         if close:
             suggestion = f"did you mean {', '.join(close)}?"

@@ -7,6 +7,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.hardware import HardwareProfile
+from hwbmpq.printable import cut
+from hwbmpq.units import shown
+
+_MOST_PROBLEMS = 20
 
 
 class AllocationConfig(BaseModel):
@@ -81,8 +85,10 @@ def setting_problems(error: ValidationError) -> list[str]:
             found.append(f"{name}: is missing")
         elif problem["type"] == "extra_forbidden":
             found.append(
-                f"there is no setting {name!r}; settings are {', '.join(AllocationConfig.model_fields)}"
+                f"there is no setting {shown(name)}; settings are {', '.join(AllocationConfig.model_fields)}"
             )
         else:
-            found.append(f"{name}: {message[0].lower()}{message[1:]} (given: {problem['input']!r})")
-    return list(dict.fromkeys(found))
+            found.append(f"{cut(name, 60)}: {message[0].lower()}{cut(message[1:])} (given: {shown(problem['input'])})")
+    found = list(dict.fromkeys(found))
+    left = len(found) - _MOST_PROBLEMS
+    return [*found[:_MOST_PROBLEMS], *([f"… and {left} more problems"] if left > 0 else [])]
