@@ -79,3 +79,7 @@ class MissingFigureError(HwbmpqError):
 
 class UnsupportedLayerError(HwbmpqError):
     """A layer that a cost model cannot cost."""
+
+
+class HwbmpqWarning(UserWarning):
+    """Something goes on, but probably not as it was meant."""
