@@ -17,8 +17,9 @@ FOLDERS = {"hwbmpq": "hwbmpq", "cli": "hwbmpq.cli", "models": "hwbmpq.models"}
 LAYERS = """
     errors
     units values registry io deprecated hardware_profiles
-    hardware distributed quant data
-    costs graph models
+    hardware distributed inputs
+    quant data
+    costs graph models tasks
     allocate sensitivity
     report
     search

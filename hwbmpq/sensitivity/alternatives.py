@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.graph.operations import first_tensor
+from hwbmpq.inputs import first_tensor
 from hwbmpq.quant import quantized_layers
 from hwbmpq.quant.layers import QuantizedLayer
 from hwbmpq.sensitivity.measure import SensitivityInputs, Step, run_steps, weight_without_data

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hwbmpq.errors import HwbmpqError, NonFiniteError
-from hwbmpq.graph.operations import first_tensor
+from hwbmpq.inputs import first_tensor
 from hwbmpq.quant import CALIBRATION_BATCHES, InputQuantizer, as_precision, assign, prepare, quantized_layers
 from hwbmpq.quant.layers import QuantizedLayer
 from hwbmpq.quant.quantizers import keep_weights
