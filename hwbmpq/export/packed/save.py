@@ -12,15 +12,7 @@ import hwbmpq
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.export.packed.bitpack import pack
 from hwbmpq.export.packed.container import DTYPE_NAMES, write_container
-from hwbmpq.export.packed.contents import (
-    SizeAccount,
-    account_for,
-    is_channels_last,
-    join,
-    names_by_tensor,
-    own_state,
-    weight_names,
-)
+from hwbmpq.export.packed.contents import SizeAccount, account_for, is_channels_last
 from hwbmpq.export.packed.file import (
     INPUTS,
     SCALES,
@@ -32,6 +24,7 @@ from hwbmpq.export.packed.file import (
     PackedQuantizer,
 )
 from hwbmpq.export.stored_weights import StoredWeight, stored_weights
+from hwbmpq.graph.stored import join, names_by_tensor, own_state, weight_names
 from hwbmpq.quant import quantized_layers
 from hwbmpq.quant.layers import FROZEN, QuantizedLayer, weight_entries
 from hwbmpq.quant.quantizers import InputQuantizer
