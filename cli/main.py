@@ -29,10 +29,8 @@ from contextlib import suppress
 from importlib import import_module
 from typing import NoReturn
 
-from rich.console import Console
-from rich.markup import escape
-
 import hwbmpq
+from hwbmpq.cli.console import Console, escape_lines, print_traceback
 from hwbmpq.cli.options.common import HelpFormatter, add_command
 from hwbmpq.errors import HwbmpqError, OtherRankError, RunStoppedError
 
@@ -67,6 +65,7 @@ def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code. Errors of the input are one sentence on stderr and code 2."""
     _reserve_stdout()
+    sys.excepthook = print_traceback
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without × shows ? instead of a traceback
@@ -118,6 +117,6 @@ def _report(error: HwbmpqError, what: str = "error") -> None:
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     message = str(error)
     separator = "\n" if "\n" in message else " "  # a list of places starts on a line of its own
-    console.print(f"[bold red]{what}:[/]{separator}{escape(message)}")
+    console.print(f"[bold red]{what}:[/]{separator}{escape_lines(message)}")
     if error.hint:
-        console.print(f"[bold]try:[/] {escape(error.hint)}")
+        console.print(f"[bold]try:[/] {escape_lines(error.hint)}")

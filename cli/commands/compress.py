@@ -40,10 +40,8 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.markup import escape
-
 import hwbmpq
+from hwbmpq.cli.console import Console, escape
 from hwbmpq.cli.options.common import add_output_options
 from hwbmpq.cli.options.network import build
 from hwbmpq.cli.options.settings import add_training_options, resumed_settings, settings_from

@@ -88,7 +88,9 @@ def setting_problems(error: ValidationError) -> list[str]:
                 f"there is no setting {shown(name)}; settings are {', '.join(AllocationConfig.model_fields)}"
             )
         else:
-            found.append(f"{cut(name, 60)}: {message[0].lower()}{cut(message[1:])} (given: {shown(problem['input'])})")
+            found.append(
+                f"{cut(name, 60)}: {message[0].lower()}{cut(message[1:])} (given: {shown(problem['input'])})"
+            )
     found = list(dict.fromkeys(found))
     left = len(found) - _MOST_PROBLEMS
     return [*found[:_MOST_PROBLEMS], *([f"… and {left} more problems"] if left > 0 else [])]

@@ -98,7 +98,9 @@ def load_sensitivity(path: str | os.PathLike[str]) -> Sensitivity:
         problem = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in problem["loc"] if part != "[key]") or "the file"
         message = problem["msg"].removeprefix("Value error, ").partition(" or instance of")[0]
-        raise HwbmpqError(f"{path}: {cut(field, 100)}: {message} (given: {shown(problem['input'])})") from None
+        raise HwbmpqError(
+            f"{path}: {cut(field, 100)}: {message} (given: {shown(problem['input'])})"
+        ) from None
 
 
 def _sensitivity(document: _Document) -> Sensitivity:

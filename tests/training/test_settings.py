@@ -190,7 +190,7 @@ def test_a_message_does_not_repeat_a_long_value(name: str) -> None:
 
 def test_many_problems_are_counted() -> None:
     budgets = {f"cost{number}": [] for number in range(5000)}
-    with pytest.raises(HwbmpqError, match="budgets: .*\n… and 4980 more|budgets: ") as raised:
+    with pytest.raises(HwbmpqError, match="budgets: ") as raised:
         resolve_settings({**BASE, "budgets": budgets})
     assert len(str(raised.value)) < 5000
 
