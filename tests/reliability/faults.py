@@ -114,7 +114,9 @@ def _killed_once(trial: Trial) -> Ended:
         return trial.resume(**fault)
     trial.counts["commands"] += 1
     is_begun = (trial.folder / "run" / "config.yaml").exists()
-    words = ["compress", "--resume", "run", "--trust", "-q"] if is_begun else trial.server.compress("run", "-q")
+    words = (
+        ["compress", "--resume", "run", "--trust", "-q"] if is_begun else trial.server.compress("run", "-q")
+    )
     return trial.server.start(words, folder=trial.folder).kill_after(trial.chance.uniform(0.0, SECONDS))
 
 
