@@ -10,5 +10,3 @@ PREVIOUS_CHECKPOINT = "checkpoint.previous.pt"
 BEST = "best.pt"
 PACKED = "model.safetensors"
 PAGE = "report.html"
-MOST_RECORD_BYTES = 1 << 25
-"""Of a JSON file in a run directory that is read: about a thousand layers over three hundred epochs."""

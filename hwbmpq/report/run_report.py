@@ -9,7 +9,6 @@ from typing import Any
 
 from hwbmpq.costs.table import Number
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.io import read_regular
 from hwbmpq.report import run_files
 from hwbmpq.report.trade_off import TradeOff, find_trade_off
 from hwbmpq.report.values import Plan, RunFacts
@@ -242,9 +241,9 @@ def _read(path: Path) -> Any:
     if not path.is_file():
         return None
     try:
-        text = read_regular(path, run_files.MOST_RECORD_BYTES).decode()
+        text = path.read_text(encoding="utf-8")
         if path.suffix == ".jsonl":
             return [json.loads(line) for line in text.splitlines() if line.strip()]
         return json.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise HwbmpqError(f"{path.name} cannot be read: {error}") from error

@@ -15,7 +15,6 @@ from hwbmpq.report.run_files import (
     CONFIG,
     FACTS,
     HISTORY,
-    MOST_RECORD_BYTES,
     PACKED,
     PAGE,
 )
@@ -46,6 +45,7 @@ _OURS = (
     *map(of_best, _EXPORTS),
 )
 _FOLDERS = ("baseline", "tensorboard")
+_MOST_JSON_BYTES = 1 << 25
 
 
 class RunDirectory:
@@ -189,7 +189,7 @@ class RunDirectory:
 
     def load_allocation(self) -> dict[str, Any]:
         try:
-            content: dict[str, Any] = json.loads(read_regular(self.path / ALLOCATION, MOST_RECORD_BYTES))
+            content: dict[str, Any] = json.loads(read_regular(self.path / ALLOCATION, _MOST_JSON_BYTES))
         except (OSError, ValueError, RecursionError) as error:
             raise HwbmpqError(f"{self.path / ALLOCATION}: cannot be read: {error}") from error
         return content
