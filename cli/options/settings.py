@@ -1,14 +1,15 @@
 """Flags that are settings of a run: type, choices, default and help are those of ``RunSettings``."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import hwbmpq
 from hwbmpq.cli.options.common import RegistryNames, activation_bits, parse_bits, several
-from hwbmpq.errors import HwbmpqError
+from hwbmpq.cli.options.parser import Within
+from hwbmpq.errors import HwbmpqError, UnknownNameError
 from hwbmpq.registry import DATA_SOURCES
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ _VALUES = {
     float: "X",
 }
 """What help shows for a value, by setting or type."""
+_LONG_CHOICES = 40
+"""Characters from which names stand in the help text: usage cannot wrap them."""
 _MAY_CHANGE = {"baseline", "device", "data_root", "checkpoint_minutes", "workers"}
 """Settings that a resumed run may get anew: they change nothing in the result."""
 _FOLLOW_EPOCHS = ("warmup_epochs", "interval_epochs", "decide_after")
@@ -47,7 +50,7 @@ def add_settings(group: argparse._ActionsContainer, names: str, **options: Any) 
         shown = ", ".join(map(str, default)) if isinstance(default, tuple) else default
         said = _argument(name, info.annotation)
         text, notes = setting_text(name), []
-        if isinstance(said.get("choices"), RegistryNames):
+        if isinstance(said.get("choices"), RegistryNames) or said.get("metavar") == "NAME":
             notes.append("one of %(choices)s")
         if default is not None and default is not False and "by default" not in text:
             notes.append(f"default: {shown}")
@@ -80,10 +83,26 @@ def _argument(name: str, annotation: Any) -> dict[str, Any]:
     if kind is bool:
         return {"action": argparse.BooleanOptionalAction}
     if get_origin(kind) is Literal:
-        return {"choices": get_args(kind)}
+        names = [str(choice) for choice in get_args(kind)]
+        return {"choices": names, **({"metavar": "NAME"} if len(",".join(names)) > _LONG_CHOICES else {})}
     if get_origin(kind) is tuple:
         kind = several(get_args(kind)[0], _VALUES[name])
-    return {"type": kind, "metavar": _VALUES.get(name, _VALUES.get(kind))}
+    return {"type": _within(name, kind), "metavar": _VALUES.get(name, _VALUES.get(kind))}
+
+
+def _within(name: str, kind: Any) -> Any:
+    """The type of a number with the bounds of its setting."""
+    if kind not in (int, float):
+        return kind
+    info = hwbmpq.training.RunSettings.model_fields[name]
+    bounds = {
+        word: getattr(mark, bound)
+        for mark in info.metadata
+        for word, bound in (("at_least", "ge"), ("above", "gt"), ("at_most", "le"), ("below", "lt"))
+        if hasattr(mark, bound)
+    }
+    usual = info.default if isinstance(info.default, (int, float)) else None
+    return Within(kind=kind, usual=usual, **bounds)
 
 
 def add_model_options(parser: argparse.ArgumentParser, *, required: bool = True, **options: Any) -> None:
@@ -114,9 +133,20 @@ def add_budget_option(parser: argparse._ActionsContainer) -> None:
         action="extend",
         default=[],
         metavar="COST=AMOUNT",
-        help="an upper bound on a cost, such as memory=350KiB, memory=12x (a twelfth of float), latency=8ms, energy=40uJ or "
+        help="an upper bound on a cost, such as memory=350KiB, memory=12x (a twelfth of float), memory=4b/weight (bits per weight on average), latency=8ms, energy=40uJ or "
         "bops=30%%; several hold together (default: the profile's own)",
     )
+
+
+def check_budgets(budgets: Mapping[str, str | float]) -> None:
+    """Raise for a budget that cannot be read, before anything slow."""
+    for name, text in budgets.items():
+        try:
+            hwbmpq.costs.parse_budget(name, text)
+        except UnknownNameError as error:
+            if error.hint.partition("=")[0] in error.close:
+                error.hint = f"--budget {error.hint}"
+            raise
 
 
 def read_budgets(texts: Sequence[str]) -> dict[str, str]:
@@ -127,7 +157,7 @@ def read_budgets(texts: Sequence[str]) -> dict[str, str]:
         if not equals or not name or not amount:
             raise HwbmpqError(
                 f"budget {text!r}: write COST=AMOUNT",
-                hint="for example memory=350KiB, memory=12x, latency=8ms, energy=40uJ, bops=30%",
+                hint="for example --budget memory=350KiB, memory=12x, memory=4b/weight, latency=8ms, energy=40uJ, bops=30%",
             )
         if name in budgets:
             raise HwbmpqError(f"two budgets on {name}: {budgets[name]} and {amount}")

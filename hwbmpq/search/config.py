@@ -1,5 +1,6 @@
 """``AllocationConfig``: what widths depend on besides the network."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -84,5 +85,23 @@ def setting_problems(error: ValidationError) -> list[str]:
                 f"there is no setting {name!r}; settings are {', '.join(AllocationConfig.model_fields)}"
             )
         else:
-            found.append(f"{name}: {message[0].lower()}{message[1:]} (given: {problem['input']!r})")
+            found.append(
+                f"{name}: {_said(problem['type'], message, problem.get('ctx', {}))} (given: {problem['input']!r})"
+            )
     return list(dict.fromkeys(found))
+
+
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("above", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("below", "lt"),
+}
+
+
+def _said(kind: str, message: str, context: Mapping[str, Any]) -> str:
+    """A bound as the command line says it; else pydantic's sentence."""
+    if kind in _BOUNDS:
+        word, bound = _BOUNDS[kind]
+        return f"must be {word} {context[bound]:g}"
+    return f"{message[0].lower()}{message[1:]}"

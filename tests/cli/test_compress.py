@@ -211,7 +211,7 @@ def test_a_foreign_checkpoint_is_an_error_that_says_so(run: Run) -> None:
         (["--method", "hpq"], "one width for all layers"),
         (["--device", "tpu"], "no device 'tpu'"),
         (["--config", "no.yaml"], "no.yaml"),
-        (["--lr", "-1"], "lr: input should be greater than 0"),
+        (["--lr", "-1"], "--lr -1: must be above 0"),
         (["--decide-after", "1,9"], "after epoch 9 of 3 comes too late"),
     ],
 )
@@ -428,7 +428,7 @@ def test_an_unfinished_run_has_no_best_epoch_and_is_not_given_up(run: Run, tmp_p
 def test_a_mistyped_flag_is_answered_in_two_lines(run: Run) -> None:
     code, out, err = run("compress", "--method", "hqp")
     assert (code, out) == (2, "")
-    assert err.startswith("error: argument --method: no method named 'hqp': did you mean hpq?")
+    assert err.startswith("error: --method: no method named 'hqp': did you mean hpq?")
     assert err.endswith("try: hwbmpq compress --help\n")
     assert "usage" not in err
 
