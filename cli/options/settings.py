@@ -52,7 +52,7 @@ def add_settings(group: argparse._ActionsContainer, names: str, **options: Any) 
         text, notes = setting_text(name), []
         if isinstance(said.get("choices"), RegistryNames) or said.get("metavar") == "NAME":
             notes.append("one of %(choices)s")
-        if default is not None and default is not False and "by default" not in text:
+        if default not in (None, False, (), {}) and "by default" not in text:
             notes.append(f"default: {shown}")
         text += f" ({'; '.join(notes)})" if notes else ""
         arguments = {"default": default, "help": text, **said, **options}
@@ -75,6 +75,10 @@ def _argument(name: str, annotation: Any) -> dict[str, Any]:
         return {"type": names, "choices": names, "metavar": "SPEC" if name == "data" else "NAME"}
     if name == "bits":
         return {"type": parse_bits, "metavar": "2,4,8"}
+    if name == "pin":
+        return {"action": _Pins, "nargs": "+", "metavar": "PATTERN=WIDTH", "default": None}
+    if name == "keep_float":
+        return {"action": "extend", "nargs": "+", "metavar": "PATTERN", "default": None}
     if name == "activation_bits":
         words = ("auto", "same", "widest", "float")
         return {"type": activation_bits(*words), "metavar": f"{'|'.join(words)}|N"}
@@ -105,6 +109,27 @@ def _within(name: str, kind: Any) -> Any:
     return Within(kind=kind, usual=usual, **bounds)
 
 
+class _Pins(argparse.Action):
+    """``'head.*=8' stem=W4A8`` as a dict; may be repeated."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: Any = None
+    ) -> None:
+        pins = dict(getattr(namespace, self.dest) or {})
+        for text in values:
+            pattern, _, width = (part.strip() for part in text.rpartition("="))
+            if not pattern or not width:
+                raise argparse.ArgumentError(
+                    self, f"{text!r}: write PATTERN=WIDTH, such as 'head.*=8' or stem=W4A8"
+                )
+            if pins.get(pattern, width) != width:
+                raise argparse.ArgumentError(
+                    self, f"{text!r}: {pattern} is pinned to {pins[pattern]} already"
+                )
+            pins[pattern] = width
+        setattr(namespace, self.dest, pins)
+
+
 def add_model_options(parser: argparse.ArgumentParser, *, required: bool = True, **options: Any) -> None:
     """``--model`` and its companions, for every command that takes a network."""
     group = parser.add_argument_group("network")
@@ -123,7 +148,7 @@ def add_data_options(group: argparse._ActionsContainer, **options: Any) -> None:
 
 def add_allocation_options(parser: argparse.ArgumentParser, **options: Any) -> None:
     """The widths to choose among, and who chooses."""
-    add_settings(parser.add_argument_group("widths"), "bits activation_bits solver", **options)
+    add_settings(parser.add_argument_group("widths"), "bits activation_bits pin keep_float solver", **options)
 
 
 def add_budget_option(parser: argparse._ActionsContainer) -> None:

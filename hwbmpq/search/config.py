@@ -33,6 +33,11 @@ class AllocationConfig(BaseModel):
     activation_bits: Literal["auto", "same", "widest", "float"] | int = "auto"
     """Activation width: auto (the widest up to 8, or the same as the weights if a budget depends on it), same, widest,
     float, or a number."""
+    pin: dict[str, int | str] = {}
+    """Layers with a width of their own, by patterns of their names: 8 for the weights, or a pair such as W4A8. The first
+    and the last layer can be pinned too."""
+    keep_float: tuple[str, ...] = ()
+    """Layers that are not quantized, by patterns of their names."""
     tie: Literal["input", "sibling", "none"] = "input"
     """The width of a downsample layer: that of the layer that feeds it (input, as in BMPQ), that of the first layer
     beside it (sibling, as in HAWQ), or its own (none)."""

@@ -438,3 +438,29 @@ def test_overwrite_wants_to_know_which_run(run: Run) -> None:
     assert code == 2
     assert "--overwrite: which run?" in err
     assert "--run-dir" in err
+
+
+def test_pinned_layers_stay_at_their_width_and_the_run_can_be_resumed_and_loaded(run: Run) -> None:
+    options = (
+        "--target",
+        "generic",
+        "--budget",
+        "memory=90%",
+        "--pin",
+        "layer1.*=8",
+        "--keep-float",
+        "layer3.0.conv1",
+    )
+    code, out, err = run("compress", *SHORT, *options, "--run-dir", "one", "--json")
+    assert code == 0, err
+    widths = {layer["name"]: layer["precision"] for layer in json.loads(out)["layers"]}
+    assert widths["layer1.0.conv1"].startswith("W8")
+    assert widths["layer3.0.conv1"] == "W32A32"
+    settings = yaml.safe_load(Path("one/config.yaml").read_text())
+    assert settings["pin"] == {"layer1.*": "8"}
+    assert settings["keep_float"] == ["layer3.0.conv1"]
+    assert run("compress", "--resume", "one")[0] == 0
+    assert run("evaluate", "one", "--runtime", "packed")[0] == 0
+    assert run("export", "one")[0] == 0
+    network = hwbmpq.load("one/model.safetensors")
+    assert str(dict(hwbmpq.quant.quantized_layers(network))["layer3.0.conv1"].precision) == "W32A32"
