@@ -17,8 +17,9 @@ FOLDERS = {"hwbmpq": "hwbmpq", "cli": "hwbmpq.cli", "models": "hwbmpq.models"}
 LAYERS = """
     errors
     units values registry io deprecated hardware_profiles
-    hardware distributed quant data
-    costs graph models
+    hardware distributed inputs
+    quant data
+    costs graph models tasks
     allocate sensitivity
     report
     search
@@ -81,7 +82,7 @@ def test_no_module_imports_itself_through_others() -> None:
 
 def test_few_modules_lie_loose_and_pyproject_lists_the_folders_with_code() -> None:
     loose = sorted(path.stem for path in (ROOT / "hwbmpq").glob("[!_]*.py"))
-    assert loose == "distributed errors io pipeline registry testing units values".split()
+    assert loose == "distributed errors inputs io pipeline registry testing units values".split()
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     found = [name.removesuffix(".__init__") for name in modules() if name.endswith(".__init__")]
     assert sorted(listed) == sorted([*found, "hwbmpq.hardware_profiles"])

@@ -4,14 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hwbmpq import distributed
 from hwbmpq.allocate import Allocation
-from hwbmpq.deprecated import warn
+from hwbmpq.deprecated import renamed_arguments, warn
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import describe
 from hwbmpq.hardware import HardwareProfile, load_profile
+from hwbmpq.inputs import Inputs
 from hwbmpq.quant import InputQuantizer, assign, prepare, quantized_layers
 from hwbmpq.search import watch
 from hwbmpq.search.config import AllocationConfig, allocation_config
@@ -22,6 +23,7 @@ from hwbmpq.search.space import SearchSpace
 from hwbmpq.sensitivity.alternatives import squared_errors
 from hwbmpq.sensitivity.density_meter import DensityMeter
 from hwbmpq.sensitivity.enbg import BitGradientCollector, mean_over_epochs
+from hwbmpq.sensitivity.measure import LossFunction
 from hwbmpq.values import FLOAT_BITS, Precision, Sensitivity
 
 _FLOAT = Precision(weight_bits=FLOAT_BITS, activation_bits=FLOAT_BITS)
@@ -46,23 +48,32 @@ class BitAllocator:
                 optimizer.zero_grad()
             allocator.epoch_end()
 
+    ``example_args`` is what the network is called with: a tensor, a tuple of arguments or a dict of keyword arguments, to
+    which ``example_kwargs`` adds: ``BitAllocator(model, (ids, mask), {"positions": positions}, target=…)``.
+
     The keywords are the fields of ``AllocationConfig``, which can be given whole instead. All layers train at their
     widest candidate during the ``warmup_epochs``; then, and after every ``interval_epochs`` more, the integer program
     decides, but not at the end of the last epoch. Budgets that cannot be met raise ``InfeasibleBudget`` here, before
-    any training. ``calibration`` returns labelled batches, for methods that measure on their own (``hawq``).
+    any training. ``calibration`` returns labelled batches, for methods that measure on their own (``hawq``); ``loss`` is
+    their loss of (outputs, targets), by default cross entropy.
 
     Under torch.distributed (DDP) rank 0 decides for all.
     """
 
+    @renamed_arguments(example_input="example_args")
     def __init__(
         self,
         model: nn.Module,
-        example_input: Tensor,
+        example_args: Inputs,
+        example_kwargs: Mapping[str, Any] | AllocationConfig | None = None,
         config: AllocationConfig | None = None,
         *,
         calibration: CalibrationBatches | None = None,
+        loss: LossFunction | None = None,
         **settings: Any,
     ) -> None:
+        if isinstance(example_kwargs, AllocationConfig):  # the third argument, before there were keywords
+            example_kwargs, config = None, example_kwargs
         if config is not None and settings:
             raise HwbmpqError(f"give a config or settings, not both: {', '.join(settings)}")
         self.config = allocation_config(**settings) if config is None else config
@@ -70,7 +81,7 @@ class BitAllocator:
         self.schedule = _schedule(self.method, self.config)
         target = self.config.target
         profile = target if isinstance(target, HardwareProfile) else load_profile(target)
-        graph = describe(model, example_input, tie=self.config.tie)
+        graph = describe(model, example_args, example_kwargs, tie=self.config.tie)
         self.space = self.method.search_space(graph, profile, self.config)
         self.method.check(self.space, self.config)
         self.model = model
@@ -79,7 +90,7 @@ class BitAllocator:
         self.bits: dict[str, Precision] = {}
         """What each layer has now, as the device counts it."""
         self.history: list[Decision] = []
-        self._calibration = calibration
+        self._calibration, self._loss = calibration, loss
         self._epoch_norms: list[dict[str, float]] = []
         self._epoch_squares: list[dict[str, float]] = []
         prepare(model, graph, per_channel=self.config.per_channel, quantizer=self.config.quantizer)
@@ -224,6 +235,7 @@ class BitAllocator:
             earlier_scores=self.history[-1].decided_by.scores if self.history else {},
             densities=densities,
             calibration=self._calibration,
+            loss=self._loss,
             objective=self.config.objective,
             solver=self.config.solver,
             seed=self.config.seed,
