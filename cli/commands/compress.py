@@ -47,6 +47,7 @@ from hwbmpq.cli.options.network import build
 from hwbmpq.cli.options.settings import (
     add_training_options,
     add_trust_option,
+    check_budgets,
     resumed_settings,
     settings_from,
 )
@@ -99,8 +100,7 @@ class _Trained:
 def run(args: argparse.Namespace) -> None:
     settings = _settings(args)
     hwbmpq.load_profile(settings.target)  # before anything slow
-    for name, text in settings.budgets.items():
-        hwbmpq.costs.parse_budget(name, text)
+    check_budgets(settings.budgets)
     hwbmpq.distributed.join(use_cuda=hwbmpq.training.find_device(settings.device).type == "cuda")
     with ExitStack() as stack:
         stack.callback(hwbmpq.distributed.leave)
@@ -189,10 +189,17 @@ def _saved_state(
     if not folder.has_checkpoint:
         console.print(f"{escape(str(folder.path))} has no checkpoint yet: the run starts from its beginning")
         return None
+    epochs = folder.load_settings().epochs
+    if epochs == 0:
+        raise HwbmpqError(
+            f"{folder.path} is a run without training, and finished: there is nothing to continue",
+            hint=f"hwbmpq report {folder.path} shows it; hwbmpq compress --config {folder.path}/config.yaml --epochs 20 "
+            "trains the same network",
+        )
     state, problem = folder.load_checkpoint()
     if problem:
         print_remarks(console, [f"{problem}: the state before is used"])
-    progress, epochs = state["progress"], settings.epochs
+    progress = state["progress"]
     if progress["epoch"] >= epochs:
         console.print("the run is finished: nothing is left to train")
     else:
