@@ -16,10 +16,12 @@ from pydantic import (
 )
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.registry import DATA_SOURCES, METHODS, OBJECTIVES, QUANTIZERS, SENSITIVITIES, SOLVERS
+from hwbmpq.registry import DATA_SOURCES, METHODS, OBJECTIVES, QUANTIZERS, SENSITIVITIES, SOLVERS, TASKS
 from hwbmpq.search.config import AllocationConfig, setting_problems
 from hwbmpq.training.recipes import get_paper_recipe, recipe_for
 
+WRITTEN_BY = "# written by: hwbmpq"
+"""How the settings of a run begin; those that people write do not."""
 CHOSEN_BY_NAME = {
     "method": METHODS,
     "objective": OBJECTIVES,
@@ -61,6 +63,11 @@ class RunSettings(AllocationConfig):
     """Train on a random N of the images."""
     test_images: int | None = Field(default=None, ge=1)
     """Evaluate on a random N of the images."""
+    validation: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Training images that are held out to compare epochs on: a share below 1, or a number; 0: none, test images decide
+    (by default a tenth, up to 5,000; none for the paper's recipes)."""
+    task: str = "classification"
+    """What to train for: a loss and a metric by name, or file:PATH.py:NAME, a hwbmpq.tasks.Task of your own."""
     calibration_images: int = Field(default=512, ge=1)
     """Images for a run without training."""
     augment: Literal["none", "crop", "flip-crop", "random-resized-crop", "rand-augment"] | None = None
@@ -137,6 +144,18 @@ class RunSettings(AllocationConfig):
         kind, colon, detail = spec.partition(":")
         return f"{DATA_SOURCES.resolve(kind)}{colon}{detail}"
 
+    @field_validator("validation")
+    @classmethod
+    def _share_or_count(cls, amount: float | None) -> float | None:
+        if amount is not None and amount > 1 and not amount.is_integer():
+            raise ValueError("give a share below 1, such as 0.1, or a whole number of images")
+        return amount
+
+    @field_validator("task")
+    @classmethod
+    def _registered_task(cls, spec: str) -> str:
+        return spec if spec.startswith("file:") else TASKS.resolve(spec)
+
     @field_validator("lr_decay_at")
     @classmethod
     def _ascending_shares(cls, shares: tuple[float, ...]) -> tuple[float, ...]:
@@ -196,16 +215,20 @@ _PERIODIC = ("warmup_epochs", "interval_epochs")
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """What a YAML file of settings says; checked by ``resolve_settings``."""
+    """What a YAML file of settings says; checked by ``resolve_settings``.
+
+    A run of 0.1.0 knew no validation images; its settings keep meaning what they meant.
+    """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = yaml.safe_load(text)
     except OSError as error:
         raise HwbmpqError(f"{path}: cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise HwbmpqError(f"{path}: is not valid YAML: {error}") from error
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
         raise HwbmpqError(f"{path}: holds no settings", hint="write lines like `epochs: 30`")
-    return content
+    return {"validation": 0, **content} if text.startswith(WRITTEN_BY) else content
 
 
 def settings_yaml(settings: RunSettings, header: str = "") -> str:
