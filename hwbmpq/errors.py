@@ -18,9 +18,17 @@ class HwbmpqError(Exception):
 class UnknownNameError(HwbmpqError):
     """A name that a registry or a model zoo does not hold."""
 
-    def __init__(self, what: str, name: str, known: Iterable[str], *, hint: str = "") -> None:
+    def __init__(
+        self, what: str, name: str, known: Iterable[str], *, meant: str = "", hint: str = ""
+    ) -> None:
+        """``meant``: what the name probably stands for, where that is known better than by its letters."""
         known = sorted(known)
-        close = get_close_matches(name, known, n=5, cutoff=0.6) or get_close_matches(name.lower(), known, n=5)
+        close = (
+            [meant]
+            if meant
+            else get_close_matches(name, known, n=5, cutoff=0.6)
+            or get_close_matches(name.lower(), known, n=5)
+        )
         if close:
             suggestion = f"did you mean {', '.join(close)}?"
         elif len(known) <= 20:
@@ -79,3 +87,7 @@ class MissingFigureError(HwbmpqError):
 
 class UnsupportedLayerError(HwbmpqError):
     """A layer that a cost model cannot cost."""
+
+
+class HwbmpqWarning(UserWarning):
+    """Something goes on, but probably not as it was meant."""

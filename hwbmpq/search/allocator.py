@@ -14,6 +14,7 @@ from hwbmpq.graph import describe
 from hwbmpq.hardware import HardwareProfile, load_profile
 from hwbmpq.inputs import Inputs
 from hwbmpq.quant import InputQuantizer, assign, prepare, quantized_layers
+from hwbmpq.search import watch
 from hwbmpq.search.config import AllocationConfig, allocation_config
 from hwbmpq.search.decisions import CalibrationBatches, Decision, DecisionContext
 from hwbmpq.search.methods import Method, get_method
@@ -99,6 +100,7 @@ class BitAllocator:
             self._collector = BitGradientCollector(
                 model, widest, with_squares=self.config.objective == "error"
             )
+        self._watch = watch.LoopWatch(model)
         self._densities: DensityMeter | None = None
         if "density" in self.method.looks_at:
             self._densities = DensityMeter(model, graph, in_training_only=True)
@@ -110,6 +112,7 @@ class BitAllocator:
             assign(self.model, self.bits)
             return
         self._assign(self.space.widest)
+        self._mark()
         if self._densities is not None:
             self._densities.start()
         if self.method.decides == "never":
@@ -118,6 +121,11 @@ class BitAllocator:
     def _assign(self, bits: Mapping[str, Any]) -> None:
         self.bits = dict(bits)
         assign(self.model, self.space.as_trained(self.bits))
+
+    def _mark(self) -> None:
+        """Tell those who write files whether the widths are decided."""
+        why = watch.undecided(self.epoch, self.config.epochs, self.space.asked)
+        watch.mark_undecided(self.model, "" if self.is_settled else why)
 
     @property
     def question(self) -> SearchSpace:
@@ -156,6 +164,7 @@ class BitAllocator:
         """
         if self._collector is not None:
             self._collector.add_step(scaler)
+        self._watch.after_step(self._collector)
         if distributed.is_distributed():
             self._average_clipping_points()
 
@@ -171,18 +180,25 @@ class BitAllocator:
     def epoch_end(self) -> Decision | None:
         """Close an epoch; the decision, if widths were decided at its end."""
         self.epoch += 1
+        self._watch.check_optimizers()
+        watch.warn_of_extra_epoch(self.epoch, self.config.epochs)
+        left_out = "" if self._collector is None else self._collector.left_out()
         if self._collector is not None:
             norms, squares = self._collector.close_epoch()
             self._epoch_norms.append(norms)
             self._epoch_squares.append(squares)
         is_due = self.schedule is not None and self.schedule.is_due(self.epoch)
-        decision = self.decide(self._interval_sensitivity()) if is_due else None
+        sensitivity = self._interval_sensitivity(left_out) if is_due else None
+        if left_out:
+            watch.warn(f"epoch {self.epoch}: {left_out}")
+        decision = None if sensitivity is None else self.decide(sensitivity)
+        self._mark()
         if self._densities is not None and not self.history:
             self._densities.start()  # the density of one epoch, the last before the decision
         return decision
 
-    def _interval_sensitivity(self) -> Sensitivity:
-        """ENBG over the interval that ends now."""
+    def _interval_sensitivity(self, left_out: str) -> Sensitivity:
+        """ENBG over the interval that ends now; ``left_out`` says which steps of its last epoch do not count."""
         if self._collector is None:
             return _NOTHING
         assert self.schedule is not None
@@ -190,11 +206,7 @@ class BitAllocator:
         norms, squares = (
             mean_over_epochs(epochs[start:]) for epochs in (self._epoch_norms, self._epoch_squares)
         )
-        if not norms:
-            raise HwbmpqError(
-                f"no bit gradients were collected up to epoch {self.epoch}, so there is nothing to decide by",
-                hint="call allocator.step() after loss.backward(), before the gradients are cleared",
-            )
+        watch.check_scores(norms, self.epoch, left_out)
         return Sensitivity(method="enbg", scores=norms, errors=self._errors(squares))
 
     def decide(self, sensitivity: Sensitivity = _NOTHING) -> Decision:
@@ -204,6 +216,7 @@ class BitAllocator:
         self.history.append(decision)
         self._assign(decision.after)
         distributed.check_equal(self.bits, "the widths")
+        self._mark()
         if self._densities is not None:
             self._densities.stop()
         return decision
@@ -277,6 +290,7 @@ class BitAllocator:
                 self._densities.stop()
         self.bits = {name: Precision.parse(text) for name, text in state["bits"].items()}
         assign(self.model, self.bits if self.method.in_float else self.space.as_trained(self.bits))
+        self._mark()
 
     def _fingerprint(self) -> dict[str, Any]:
         """What must not have changed between saving and loading."""

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hwbmpq.cli.main import main
-from hwbmpq.cli.render.plan import budget_text
 from hwbmpq.costs import parse_budget
+from hwbmpq.units import budget_text
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from hwbmpq.hardware.document import MOST_BYTES, ProfileError, parse_document
+from hwbmpq.hardware.document import ProfileError
+from hwbmpq.hardware.yaml_reader import MOST_BYTES, parse_document
 
 
 def plain(text: str | bytes) -> dict[str, object]:

@@ -29,6 +29,7 @@ from hwbmpq.inputs import Inputs
 from hwbmpq.quant import quantized_layers
 from hwbmpq.quant.layers import FROZEN, QuantizedLayer, weight_entries
 from hwbmpq.quant.quantizers import InputQuantizer
+from hwbmpq.search.watch import warn_if_undecided
 from hwbmpq.values import FLOAT_BITS
 
 FILE_NAME = "model.safetensors"
@@ -45,6 +46,7 @@ def save_packed(
     ``example_input`` (a tensor, a tuple of arguments or a dict of keyword arguments) is used only if layers compute their
     weights in the forward pass. The network is not changed.
     """
+    warn_if_undecided(model)
     metadata, tensors = _content(model, example_input, origin or {})
     header_bytes = write_container(Path(path), tensors, metadata.to_json())
     return account_for(model, metadata, tensors, header_bytes)
