@@ -9,7 +9,7 @@ from typing import ClassVar
 from hwbmpq.costs.model import CostOptions, FigureLog, register
 from hwbmpq.costs.table import Candidates, CostRow, CostTable, Layers, Number, candidates_of
 from hwbmpq.errors import UnsupportedLayerError
-from hwbmpq.hardware.profile import HardwareProfile, WidthFinder, op_of
+from hwbmpq.hardware.profile import HardwareProfile, WidthFinder
 from hwbmpq.values import FLOAT_BITS, Layer, Precision, Schedule, StoredTensor
 
 RESIDUAL_BITS = 16
@@ -95,9 +95,7 @@ def _stored_widths(layers: Iterable[Layer], profile: HardwareProfile, precisions
     finder = WidthFinder(profile)
     return {
         layer.name: {
-            precision: FLOAT_BITS
-            if layer.weight_only
-            else finder.execution(op_of(layer), precision).pair.activation.bits
+            precision: finder.execution_of(layer, precision).pair.activation.bits
             for precision in candidates_of(layer, precisions)
         }
         for layer in layers

@@ -30,6 +30,7 @@ from hwbmpq.hardware.schema import (
     Text,
     WidthPair,
     common_compute,
+    parse_format,
 )
 from hwbmpq.units import Dimension
 from hwbmpq.values import FLOAT_BITS, Layer, Precision
@@ -205,6 +206,21 @@ class WidthFinder:
             self._found[key] = Execution(pair, is_promoted=pair.precision != precision)
         return self._found[key]
 
+    def execution_of(self, layer: Layer, precision: Precision) -> Execution:
+        """What runs of a layer. The weight of a weight-only one may be stored at a width that no kernel multiplies with
+        floats: it is widened and computed with in float."""
+        if not layer.weight_only:
+            return self.execution(op_of(layer), precision)
+        width = precision.weight_bits
+        for pair in self._profile.pairs_for(op_of(layer)):
+            if pair.activation.is_float and pair.weight.bits == width:
+                return Execution(pair, is_promoted=False)
+        stored = parse_format("fp32" if width == FLOAT_BITS else f"int{width}")
+        reads = parse_format("fp32")
+        return Execution(
+            WidthPair(weight=stored, activation=reads, compute=reads.name, kernel="none"), is_promoted=False
+        )
+
 
 def weight_widths(profile: HardwareProfile, op: str = "*") -> tuple[int, ...]:
     """Integer weight widths that a device has for an operation, ascending."""
@@ -358,6 +374,7 @@ def trained_precisions(
     return {
         layer.name: bits[layer.name]
         if layer.weight_only
+        or bits[layer.name].weight_bits == FLOAT_BITS  # left in float, whatever the device has
         else finder.execution(op_of(layer), bits[layer.name]).pair.trained(bits[layer.name])
         for layer in layers
     }

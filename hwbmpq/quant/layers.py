@@ -27,7 +27,8 @@ class MadeClass(nn.Module):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle by the float class's name."""
-        return _rebuild, (self.float_class, *type(self).__bases__[:-1]), self.__getstate__()
+        state = self.__getstate__()  # type: ignore[no-untyped-call]
+        return _rebuild, (self.float_class, *type(self).__bases__[:-1]), state
 
 
 class QuantizedLayer(MadeClass, LoadsFloatCheckpoints):

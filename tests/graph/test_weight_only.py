@@ -32,6 +32,13 @@ EXPECTED: dict[str, dict[str, Facts]] = {
     },
     "lstm": {
         "lstm.weight_ih_l0": ("linear", 48 * 10, 7 * 48 * 10, True),
+        "lstm.weight_hh_l0": ("linear", 48 * 12, 7 * 48 * 12, True),
+        "lstm.weight_ih_l0_reverse": ("linear", 48 * 10, 7 * 48 * 10, True),
+        "lstm.weight_hh_l0_reverse": ("linear", 48 * 12, 7 * 48 * 12, True),
+        "head": ("linear", 120, 120, False),
+    },
+    "projected lstm": {
+        "lstm.weight_ih_l0": ("linear", 48 * 10, 7 * 48 * 10, True),
         "lstm.weight_hh_l0": ("linear", 48 * 6, 7 * 48 * 6, True),
         "lstm.weight_hr_l0": ("linear", 6 * 12, 7 * 6 * 12, True),
         "lstm.weight_ih_l0_reverse": ("linear", 48 * 10, 7 * 48 * 10, True),

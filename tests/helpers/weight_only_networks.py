@@ -21,12 +21,12 @@ class Gru(nn.Module):
 
 
 class Lstm(nn.Module):
-    """Bidirectional, with a projection; it reads the input itself."""
+    """Bidirectional; it reads the input itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, **settings: int) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(10, 12, batch_first=True, bidirectional=True, proj_size=6)
-        self.head = nn.Linear(12, 5)
+        self.lstm = nn.LSTM(10, 12, batch_first=True, bidirectional=True, **settings)
+        self.head = nn.Linear(12 if settings else 24, 5)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.lstm(x)[0].mean(1))
@@ -56,6 +56,9 @@ class Encoder(nn.Module):
         self.embed = nn.Linear(10, 16)
         layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, dropout=0.0)
         self.encoder = nn.TransformerEncoder(layer, 2)
+        for parameter in self.encoder.parameters():
+            if parameter.dim() > 1:
+                nn.init.xavier_uniform_(parameter)  # or both layers would be the same
         self.head = nn.Linear(16, 5)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -140,6 +143,7 @@ def _tokens() -> Tensor:
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "gru": (Gru, _sequence),
     "lstm": (Lstm, _sequence),
+    "projected lstm": (lambda: Lstm(proj_size=6), _sequence),
     "cell": (Cell, _sequence),
     "encoder": (Encoder, _sequence),
     "cross attention": (CrossAttention, _sequence),

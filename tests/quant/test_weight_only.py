@@ -252,7 +252,7 @@ def test_recurrent_weights_are_read_once_a_pass() -> None:
 
 
 def test_packed_sequences_and_states_go_through() -> None:
-    model = Lstm()
+    model = Lstm(proj_size=6)
     prepare(model, hwbmpq.describe(model, torch.randn(1, 7, 10)), precision=(4, FLOAT))
     packed = nn.utils.rnn.pack_sequence([torch.randn(5, 10), torch.randn(3, 10)])
     values, (state, _) = model.lstm(packed)

@@ -8,19 +8,24 @@ from math import ceil
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 import torch
-from numpy.typing import NDArray
 from onnx_ir.passes import common as passes
-from torch import Tensor, nn
+from torch import nn
 
 import hwbmpq
 from hwbmpq.deprecated import renamed_arguments, warn
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.export.onnx import checksum
-from hwbmpq.export.onnx.graph import GraphEditor, Product, find_products, fold_batchnorm
+from hwbmpq.export.onnx.graph import (
+    GraphEditor,
+    IntegerWeight,
+    Product,
+    find_held_weights,
+    find_products,
+    fold_batchnorm,
+)
 from hwbmpq.export.onnx.int8_form import Int8Plan, lower_for_int8
 from hwbmpq.export.onnx.kernels import MATMUL_NBITS_DOMAIN
 from hwbmpq.export.onnx.lowering import (
@@ -28,20 +33,27 @@ from hwbmpq.export.onnx.lowering import (
     TWO_BIT_OPSET,
     activation_quants,
     qdq_activation,
+    qdq_held_weight,
     qdq_weight,
     qonnx_activation,
+    qonnx_held_weight,
     qonnx_weight,
     stored_width,
 )
-from hwbmpq.export.onnx.trace import PLACEHOLDER_DOMAIN, TRACED_OPSET, TracedGraph, trace_network
+from hwbmpq.export.onnx.trace import PLACEHOLDER_DOMAIN, TRACED_OPSET, TracedGraph, input_names, trace_network
 from hwbmpq.export.packed.contents import SizeAccount, SizeLine
-from hwbmpq.export.runtime.onnxruntime import LARGEST_FILE, as_input, output_ranges
+from hwbmpq.export.runtime.onnxruntime import LARGEST_FILE, Arrays, as_input, output_ranges
 from hwbmpq.export.stored_weights import StoredWeight, stored_weights
+from hwbmpq.inputs import Inputs
 from hwbmpq.io import atomic_write
+from hwbmpq.search.watch import warn_if_undecided
 
 Form = Literal["qdq", "int8", "qonnx"]
 _IR_VERSION = {TRACED_OPSET: 10, TWO_BIT_OPSET: 13}
-_STANDARDS = {"qdq": (qdq_weight, qdq_activation), "qonnx": (qonnx_weight, qonnx_activation)}
+_STANDARDS = {
+    "qdq": (qdq_weight, qdq_held_weight, qdq_activation),
+    "qonnx": (qonnx_weight, qonnx_held_weight, qonnx_activation),
+}
 _MOST_NAMES = 3
 
 
@@ -108,14 +120,17 @@ class OnnxGraph:
 @renamed_arguments(wide_sums="accumulates_int32")
 def onnx_graph(
     model: nn.Module,
-    example_input: Tensor,
+    example_input: Inputs,
     *,
     form: Form = "qdq",
-    calibration: Iterable[NDArray[np.float32]] | None = None,
+    calibration: Iterable[Arrays] | None = None,
     accumulates_int32: bool = False,
     facts: Mapping[str, Any] | None = None,
 ) -> OnnxGraph:
     """A quantized network as an ONNX graph; the network is left as it was.
+
+    ``example_input`` is a tensor, a tuple of arguments or a dict of keyword arguments; several inputs get the names that
+    they have in ``forward``.
 
     ``qdq`` is standard ONNX and computes what the network computes, to float rounding. ``int8`` is the form that ONNX
     Runtime fuses into integer kernels; it needs ``calibration`` images (batches as the network takes them) for the ranges
@@ -128,12 +143,14 @@ def onnx_graph(
             f"no form of ONNX graphs is called {form!r}", hint=f"use {', '.join(get_args(Form))}"
         )
     _check_kind(model)
+    warn_if_undecided(model)
     weights = stored_weights(model, example_input)
     # Tools that read Quant nodes need all shapes.
     traced = trace_network(model, example_input, weights, any_batch=form != "qonnx")
     lowering = _Lowering(traced, weights, facts or {})
     if form == "int8":
-        batches = [as_input(example_input)] if calibration is None else list(calibration)
+        given = as_input(example_input, input_names(model, example_input))
+        batches = [given] if calibration is None else list(calibration)
         if not batches:
             raise HwbmpqError(
                 "there are no images to calibrate with", hint="leave calibration out, or give some"
@@ -152,6 +169,12 @@ def _check_kind(model: nn.Module) -> None:
             f"the network has parameters of {names}; ONNX files are written of float32 ones",
             hint="export model.float()",
         )
+    for name, module in model.named_modules():
+        if isinstance(module, nn.LSTM) and module.proj_size:
+            raise HwbmpqError(
+                f"{name} is an LSTM with projections (proj_size), which ONNX does not have",
+                hint="the packed model.safetensors needs no graph: hwbmpq.load reads it",
+            )
 
 
 def write_onnx(graph: OnnxGraph, path: str | Path) -> Path:
@@ -173,6 +196,7 @@ class _Lowering:
         self.weights = weights
         self.editor = GraphEditor(self.graph)
         self.products = find_products(self.traced, weights)
+        self.held = find_held_weights(self.traced, weights)
         self.folded = fold_batchnorm(self.products, self.editor)
         self.plan: Int8Plan | None = None
 
@@ -182,17 +206,17 @@ class _Lowering:
 
     def to_standard(self, form: Form) -> None:
         """``qdq`` or ``qonnx``."""
-        lower_weight, lower_activation = _STANDARDS[form]
+        lower_weight, lower_held, lower_activation = _STANDARDS[form]
         for product in self.products:
             lower_weight(product, self.editor)
+        for weight in self.held:
+            lower_held(weight, self.editor)
         for quant in activation_quants(self.traced):
             lower_activation(quant, self.editor)
         if form == "qonnx":
             self.traced.model.opset_imports[QUANT_DOMAIN] = 1
 
-    def to_int8(
-        self, exact: "_Lowering", batches: Iterable[NDArray[np.float32]], *, accumulates_int32: bool
-    ) -> None:
+    def to_int8(self, exact: "_Lowering", batches: Iterable[Arrays], *, accumulates_int32: bool) -> None:
         """``exact`` is another copy, run to find the ranges."""
         quants = {quant.node: quant for quant in activation_quants(self.traced)}
         self.plan = Int8Plan(products=self.products, quants=quants, accumulates_int32=accumulates_int32)
@@ -200,6 +224,8 @@ class _Lowering:
         ranges = (
             output_ranges(exact.content(also=tuple(self.plan.rounded)), batches) if self.plan.rounded else {}
         )
+        for weight in self.held:
+            qdq_held_weight(weight, self.editor)
         lower_for_int8(self.plan, ranges, self.editor)
         if self.plan.matmul_nbits:
             self.traced.model.opset_imports[MATMUL_NBITS_DOMAIN] = 1
@@ -235,9 +261,8 @@ class _Lowering:
 
     def finished(self, form: Form) -> OnnxGraph:
         content = self.content()
-        odd = sorted(
-            {product.bits for product in self.products if stored_width(product.bits) != product.bits}
-        )
+        weights: list[IntegerWeight] = [*self.products, *self.held]
+        odd = sorted({weight.bits for weight in weights if stored_width(weight.bits) != weight.bits})
         integer, blocked = ({}, ()) if self.plan is None else (self.plan.integer, self.plan.matmul_nbits)
         return OnnxGraph(
             content=content,

@@ -13,19 +13,25 @@ from torch import Tensor, nn
 
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph.trace import one_line, quiet
+from hwbmpq.inputs import Inputs, ModelInputs, map_tensors, named_tensors
 from hwbmpq.quant import InputQuantizer, quantized_layers
 from hwbmpq.quant.layers import QuantizedLayer, eval_mode, float_weights
+from hwbmpq.quant.prepare import input_quantizers
+from hwbmpq.quant.weights import QuantizedWeight
 from hwbmpq.values import FLOAT_BITS
 
 PLACEHOLDER_DOMAIN = "hwbmpq"
-ACTIVATION, WEIGHT = "Activation", "Weight"
+ACTIVATION, WEIGHT, HELD_WEIGHT = "Activation", "Weight", "HeldWeight"
 TRACED_OPSET = 21
 """The first with 4-bit and 16-bit quantization; operators that networks use have not changed since."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TracedGraph:
-    """A graph whose ``Activation`` and ``Weight`` nodes stand for the quantizers of a network."""
+    """A graph whose ``Activation``, ``Weight`` and ``HeldWeight`` nodes stand for the quantizers of a network.
+
+    ``HeldWeight`` is the weight of a weight-only layer, which any node may read.
+    """
 
     model: ir.Model
     quantizers: tuple[InputQuantizer, ...]
@@ -36,28 +42,28 @@ class TracedGraph:
         return replace(self, model=ir.from_proto(ir.to_proto(self.model)))
 
     def placeholders(self, kind: str) -> list[ir.Node]:
-        """The nodes that stand for quantizers: ``ACTIVATION`` or ``WEIGHT``; the latter have the name of their ``layer``."""
+        """The nodes that stand for quantizers of one kind; those of weights have the name of their ``layer``."""
         return [n for n in self.model.graph if (n.domain, n.op_type) == (PLACEHOLDER_DOMAIN, kind)]
 
 
 def trace_network(
-    model: nn.Module, example_input: Tensor, layers: Iterable[str], *, any_batch: bool = True
+    model: nn.Module, example_input: Inputs, layers: Iterable[str], *, any_batch: bool = True
 ) -> TracedGraph:
     """Trace the network with torch's exporter; it is not changed. ``layers`` are those with integer weights.
 
     Without ``any_batch``, the graph takes one input.
     """
     modules = dict(quantized_layers(model))
-    quantizers = tuple(dict.fromkeys(layer.input_quantizer for layer in modules.values()))  # each once
+    quantizers = tuple(input_quantizers(modules.values()))
     with (
         _placeholders(quantizers, {name: modules[name] for name in layers}),
         eval_mode(model),
         torch.no_grad(),
     ):
-        program, has_dynamic_batch = _export(model, example_input, any_batch)
+        program, has_dynamic_batch = _export(model, ModelInputs.of(example_input), any_batch)
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(program)
     traced = TracedGraph(model=program, quantizers=quantizers, has_dynamic_batch=has_dynamic_batch)
-    for node in traced.placeholders(WEIGHT):
+    for node in [*traced.placeholders(WEIGHT), *traced.placeholders(HELD_WEIGHT)]:
         node.replace_input_with(0, None)  # its values come from the stored weights
     # Readers of one tensor at one width get one quantizer.
     passes.CommonSubexpressionEliminationPass()(program)
@@ -67,7 +73,7 @@ def trace_network(
 
 @contextmanager
 def _placeholders(
-    quantizers: tuple[InputQuantizer, ...], layers: Mapping[str, QuantizedLayer]
+    quantizers: tuple[InputQuantizer, ...], layers: Mapping[str, QuantizedLayer | QuantizedWeight]
 ) -> Iterator[None]:
     """Inside, quantizers leave placeholders in a traced graph instead of rounding."""
     with ExitStack() as stack:
@@ -76,8 +82,9 @@ def _placeholders(
             stack.enter_context(quantizer.register_forward_pre_hook(partial(_activation, index)))
         for name, layer in layers.items():
             # Its input does not matter: any tensor that the exporter knows will do.
-            anything = next(layer.parameters(recurse=False))
-            hook = partial(_weight, name, anything)
+            is_held = isinstance(layer, QuantizedWeight)
+            anything = layer.weight if is_held else next(layer.parameters(recurse=False))
+            hook = partial(_weight, HELD_WEIGHT if is_held else WEIGHT, name, anything)
             stack.enter_context(layer.weight_quantizer.register_forward_hook(hook))
         yield
 
@@ -89,8 +96,8 @@ def _activation(index: int, _: nn.Module, args: tuple[Tensor, int]) -> tuple[Ten
     return _placeholder(ACTIVATION, values, like=values, quantizer=index, bits=bits), FLOAT_BITS
 
 
-def _weight(name: str, anything: Tensor, _: nn.Module, args: object, weight: Tensor) -> Tensor:
-    return _placeholder(WEIGHT, anything, like=weight, layer=name)
+def _weight(kind: str, name: str, anything: Tensor, _: nn.Module, args: object, weight: Tensor) -> Tensor:
+    return _placeholder(kind, anything, like=weight, layer=name)
 
 
 def _placeholder(kind: str, value: Tensor, *, like: Tensor, **attributes: Any) -> Tensor:
@@ -99,21 +106,47 @@ def _placeholder(kind: str, value: Tensor, *, like: Tensor, **attributes: Any) -
     )
 
 
-def _export(model: nn.Module, example_input: Tensor, any_batch: bool) -> tuple[ir.Model, bool]:
+def input_names(model: nn.Module, inputs: Inputs) -> tuple[str, ...]:
+    """What a graph of the network calls its inputs: ``input`` if there is one, else as ``forward`` calls them."""
+    given = ModelInputs.of(inputs)
+    if len(given.tensors) == 1:
+        return ("input",)
+    return tuple(
+        name for argument, value in given.bound(model).items() for name, _ in named_tensors(argument, value)
+    )
+
+
+def _export(model: nn.Module, example: ModelInputs, any_batch: bool) -> tuple[ir.Model, bool]:
     """The graph, and whether it takes any batch size; some networks fix it."""
     if any_batch:
-        example = torch.cat([example_input[:1]] * 2)  # a batch of one would be taken for a constant
+        count, axis = len(example), {0: torch.export.Dim("batch")}
+
+        def batched(tensor: Tensor) -> bool:
+            return bool(tensor.dim()) and len(tensor) == count
+
+        # A batch of one would be taken for a constant.
+        two = example.map(lambda tensor: torch.cat([tensor[:1]] * 2) if batched(tensor) else tensor)
+        axes = map_tensors(example.bound(model), lambda tensor: axis if batched(tensor) else None)
         with suppress(Exception):  # of many types; the second try reports what is wrong
-            program = _program(model, example, {0: torch.export.Dim("batch")})
+            program = _program(model, two, _only_axes(axes))
             if not _batch_is_fixed(program):
                 return program, True
     try:
-        return _program(model, example_input[:1], None), False
+        return _program(model, example.part(slice(1)), None), False
     except Exception as error:
         raise HwbmpqError(
             f"torch's ONNX exporter cannot follow the network: {one_line(_innermost(error))}",
             hint="the packed model.safetensors needs no graph: hwbmpq.load reads it; --debug shows the whole traceback",
         ) from error
+
+
+def _only_axes(axes: Any) -> Any:
+    """For torch.export: what is not a tensor has no axes."""
+    if isinstance(axes, (tuple, list)):
+        return type(axes)(map(_only_axes, axes))
+    if isinstance(axes, dict):
+        return axes if 0 in axes else {name: _only_axes(value) for name, value in axes.items()}
+    return None
 
 
 def _batch_is_fixed(model: ir.Model) -> bool:
@@ -122,16 +155,18 @@ def _batch_is_fixed(model: ir.Model) -> bool:
     return shape is not None and isinstance(shape[0], int)
 
 
-def _program(model: nn.Module, example: Tensor, batch_axis: dict[int, object] | None) -> ir.Model:
+def _program(model: nn.Module, example: ModelInputs, axes: dict[str, Any] | None) -> ir.Model:
+    order = {name: place for place, name in enumerate(example.bound(model))}
     with quiet():
         program = torch.onnx.export(
             model,
-            (example,),
+            example.args,
+            kwargs=dict(sorted(example.kwargs.items(), key=lambda item: order.get(item[0], 0))) or None,
             dynamo=True,
             optimize=True,
             opset_version=TRACED_OPSET,
-            input_names=["input"],
-            dynamic_shapes=None if batch_axis is None else (batch_axis,),
+            input_names=list(input_names(model, example)),
+            dynamic_shapes=axes,
             verbose=False,
         )
     assert program is not None
