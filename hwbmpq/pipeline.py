@@ -2,7 +2,8 @@
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from hwbmpq.deprecated import renamed_attribute
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import describe
 from hwbmpq.hardware import load_profile
+from hwbmpq.printable import cut
 from hwbmpq.quant import as_float, prepare
 from hwbmpq.report import Plan, RunFacts, build_report, find_trade_off, read_facts
 from hwbmpq.search.allocator import BitAllocator
@@ -237,11 +239,24 @@ def make_trainer(
 
 def _begin(trainer: Trainer, data: ImageData, state: Mapping[str, Any] | None) -> None:
     if state is not None:
-        trainer.load_state_dict(state)
+        with _fitting(trainer.settings.model):
+            trainer.load_state_dict(state)
     elif trainer.settings.weights or trainer.settings.pretrained:
         with as_float(trainer.model):
             found = evaluate(trainer.model, data.test.batches(EVALUATION_BATCH))
         trainer.progress.float_accuracy = found.accuracy
+
+
+@contextmanager
+def _fitting(model: str) -> Iterator[None]:
+    """A checkpoint that is not of this network, or not as we write it, is one error."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError) as error:
+        what = next(iter(str(error).splitlines()), type(error).__name__)
+        raise HwbmpqError(
+            f"the checkpoint does not fit {model}: {cut(what)}", hint="was the run's config.yaml changed?"
+        ) from error
 
 
 def restore(
@@ -251,13 +266,8 @@ def restore(
     check_outputs(network, data, at_least=True)
     graph = describe(network, example_input(network, data.test), tie=settings.tie)
     prepare(network, graph, per_channel=settings.per_channel, quantizer=settings.quantizer)
-    try:
+    with _fitting(settings.model):
         network.load_state_dict(state["model"])
-    except (KeyError, RuntimeError) as error:
-        raise HwbmpqError(
-            f"the checkpoint does not fit {settings.model}: {str(error).splitlines()[0]}",
-            hint="was the run's config.yaml changed?",
-        ) from error
     return place(network, find_device(settings.device), data).eval()
 
 

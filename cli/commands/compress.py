@@ -190,6 +190,7 @@ def _saved_state(
         console.print(f"{escape(str(folder.path))} has no checkpoint yet: the run starts from its beginning")
         return None
     state, problem = folder.load_checkpoint()
+    hwbmpq.training.check_state(state)
     if problem:
         print_remarks(console, [f"{problem}: the state before is used"])
     progress, epochs = state["progress"], settings.epochs

@@ -127,6 +127,7 @@ def open_run(args: argparse.Namespace) -> OpenedRun:
     given = {"weights": None, "pretrained": False, **given_on_command_line(args)}
     settings = folder.load_settings(trust=args.trust, given=given)
     state, problem = folder.load_checkpoint(best=args.best)
+    hwbmpq.training.check_state(state)
     model, data = build(settings, download=args.download)
     network = hwbmpq.pipeline.restore(model.network, data, settings, state)
     epoch = int(state.get("progress", state)["epoch"])  # best.pt has it at its top
