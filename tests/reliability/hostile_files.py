@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from hostile import Place, case
 from hostile_folders import DRAWING, _Runs, bomb, copy, set_config
-from PIL import Image
 from torch import nn
 
 PLAN = ["plan", "--model", "hwbmpq:resnet8", "--target", "mpic", "--budget", "memory=12x"]
