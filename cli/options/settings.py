@@ -1,22 +1,23 @@
 """Flags that are settings of a run: type, choices, default and help are those of ``RunSettings``."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import hwbmpq
 from hwbmpq.cli.options.common import RegistryNames, activation_bits, parse_bits, several
-from hwbmpq.errors import HwbmpqError
-from hwbmpq.registry import DATA_SOURCES
+from hwbmpq.cli.options.parser import Within
+from hwbmpq.errors import HwbmpqError, UnknownNameError
+from hwbmpq.registry import DATA_SOURCES, TASKS
 
 if TYPE_CHECKING:
     from hwbmpq.training import RunDirectory, RunSettings
 
 _GROUPS = {
     "method": "method objective sensitivity quantizer per_channel",
-    "data": "data data_root train_images test_images calibration_images augment workers",
+    "data": "data data_root task train_images validation test_images calibration_images augment workers",
     "schedule": "epochs warmup_epochs interval_epochs decide_after max_steps",
 }
 """The settings that ``compress`` lists together; what stands in no group is about optimization."""
@@ -26,12 +27,15 @@ _VALUES = {
     "weights": "FILE",
     "data_root": "DIR",
     "device": "auto|cpu|cuda|mps",
+    "validation": "SHARE|COUNT",
     "decide_after": "20,40,100",
     "lr_decay_at": "0.4,0.7",
     int: "N",
     float: "X",
 }
 """What help shows for a value, by setting or type."""
+_LONG_CHOICES = 40
+"""Characters from which names stand in the help text: usage cannot wrap them."""
 _MAY_CHANGE = {"baseline", "device", "data_root", "checkpoint_minutes", "workers"}
 """Settings that a resumed run may get anew: they change nothing in the result."""
 _FOLLOW_EPOCHS = ("warmup_epochs", "interval_epochs", "decide_after")
@@ -47,9 +51,9 @@ def add_settings(group: argparse._ActionsContainer, names: str, **options: Any) 
         shown = ", ".join(map(str, default)) if isinstance(default, tuple) else default
         said = _argument(name, info.annotation)
         text, notes = setting_text(name), []
-        if isinstance(said.get("choices"), RegistryNames):
+        if isinstance(said.get("choices"), RegistryNames) or said.get("metavar") == "NAME":
             notes.append("one of %(choices)s")
-        if default is not None and default is not False and "by default" not in text:
+        if default not in (None, False, (), {}) and "by default" not in text:
             notes.append(f"default: {shown}")
         text += f" ({'; '.join(notes)})" if notes else ""
         arguments = {"default": default, "help": text, **said, **options}
@@ -70,8 +74,15 @@ def _argument(name: str, annotation: Any) -> dict[str, Any]:
     if name in registries:
         names = RegistryNames(registries[name], ("auto",) if name == "solver" else ())
         return {"type": names, "choices": names, "metavar": "SPEC" if name == "data" else "NAME"}
+    if name == "task":
+        names = RegistryNames(TASKS, ("file",))
+        return {"type": names, "choices": names, "metavar": "NAME"}
     if name == "bits":
         return {"type": parse_bits, "metavar": "2,4,8"}
+    if name == "pin":
+        return {"action": _Pins, "nargs": "+", "metavar": "PATTERN=WIDTH", "default": None}
+    if name == "keep_float":
+        return {"action": "extend", "nargs": "+", "metavar": "PATTERN", "default": None}
     if name == "activation_bits":
         words = ("auto", "same", "widest", "float")
         return {"type": activation_bits(*words), "metavar": f"{'|'.join(words)}|N"}
@@ -80,10 +91,47 @@ def _argument(name: str, annotation: Any) -> dict[str, Any]:
     if kind is bool:
         return {"action": argparse.BooleanOptionalAction}
     if get_origin(kind) is Literal:
-        return {"choices": get_args(kind)}
+        names = [str(choice) for choice in get_args(kind)]
+        return {"choices": names, **({"metavar": "NAME"} if len(",".join(names)) > _LONG_CHOICES else {})}
     if get_origin(kind) is tuple:
         kind = several(get_args(kind)[0], _VALUES[name])
-    return {"type": kind, "metavar": _VALUES.get(name, _VALUES.get(kind))}
+    return {"type": _within(name, kind), "metavar": _VALUES.get(name, _VALUES.get(kind))}
+
+
+def _within(name: str, kind: Any) -> Any:
+    """The type of a number with the bounds of its setting."""
+    if kind not in (int, float):
+        return kind
+    info = hwbmpq.training.RunSettings.model_fields[name]
+    bounds = {
+        word: getattr(mark, bound)
+        for mark in info.metadata
+        for word, bound in (("at_least", "ge"), ("above", "gt"), ("at_most", "le"), ("below", "lt"))
+        if hasattr(mark, bound)
+    }
+    usual = info.default if isinstance(info.default, (int, float)) else None
+    return Within(kind=kind, usual=usual, **bounds)
+
+
+class _Pins(argparse.Action):
+    """``'head.*=8' stem=W4A8`` as a dict; may be repeated."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: Any = None
+    ) -> None:
+        pins = dict(getattr(namespace, self.dest) or {})
+        for text in values:
+            pattern, _, width = (part.strip() for part in text.rpartition("="))
+            if not pattern or not width:
+                raise argparse.ArgumentError(
+                    self, f"{text!r}: write PATTERN=WIDTH, such as 'head.*=8' or stem=W4A8"
+                )
+            if pins.get(pattern, width) != width:
+                raise argparse.ArgumentError(
+                    self, f"{text!r}: {pattern} is pinned to {pins[pattern]} already"
+                )
+            pins[pattern] = width
+        setattr(namespace, self.dest, pins)
 
 
 def add_model_options(parser: argparse.ArgumentParser, *, required: bool = True, **options: Any) -> None:
@@ -104,7 +152,7 @@ def add_data_options(group: argparse._ActionsContainer, **options: Any) -> None:
 
 def add_allocation_options(parser: argparse.ArgumentParser, **options: Any) -> None:
     """The widths to choose among, and who chooses."""
-    add_settings(parser.add_argument_group("widths"), "bits activation_bits solver", **options)
+    add_settings(parser.add_argument_group("widths"), "bits activation_bits pin keep_float solver", **options)
 
 
 def add_budget_option(parser: argparse._ActionsContainer) -> None:
@@ -114,7 +162,7 @@ def add_budget_option(parser: argparse._ActionsContainer) -> None:
         action="extend",
         default=[],
         metavar="COST=AMOUNT",
-        help="an upper bound on a cost, such as memory=350KiB, memory=12x (a twelfth of float), latency=8ms, energy=40uJ or "
+        help="an upper bound on a cost, such as memory=350KiB, memory=12x (a twelfth of float), memory=4b/weight (bits per weight on average), latency=8ms, energy=40uJ or "
         "bops=30%%; several hold together (default: the profile's own)",
     )
 
@@ -133,6 +181,17 @@ def given_on_command_line(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in vars(args).items() if name in names and value is not None}
 
 
+def check_budgets(budgets: Mapping[str, str | float]) -> None:
+    """Raise for a budget that cannot be read, before anything slow."""
+    for name, text in budgets.items():
+        try:
+            hwbmpq.costs.parse_budget(name, text)
+        except UnknownNameError as error:
+            if error.hint.partition("=")[0] in error.close:
+                error.hint = f"--budget {error.hint}"
+            raise
+
+
 def read_budgets(texts: Sequence[str]) -> dict[str, str]:
     """``["memory=350KiB", "latency=8ms"]`` by cost."""
     budgets: dict[str, str] = {}
@@ -141,7 +200,7 @@ def read_budgets(texts: Sequence[str]) -> dict[str, str]:
         if not equals or not name or not amount:
             raise HwbmpqError(
                 f"budget {text!r}: write COST=AMOUNT",
-                hint="for example memory=350KiB, memory=12x, latency=8ms, energy=40uJ, bops=30%",
+                hint="for example --budget memory=350KiB, memory=12x, memory=4b/weight, latency=8ms, energy=40uJ, bops=30%",
             )
         if name in budgets:
             raise HwbmpqError(f"two budgets on {name}: {budgets[name]} and {amount}")
@@ -213,7 +272,7 @@ def _with_absolute_paths(settings: dict[str, Any]) -> dict[str, Any]:
     for name in ("weights", "data_root"):
         if found.get(name):
             found[name] = str(Path(found[name]).expanduser().absolute())
-    for name, kinds in (("data", ("npz", "folder")), ("model", ("file",))):
+    for name, kinds in (("data", ("npz", "folder")), ("model", ("file",)), ("task", ("file",))):
         kind, _, path = str(found.get(name, "")).partition(":")
         if kind in kinds:
             found[name] = f"{kind}:{Path(path).expanduser().absolute()}"

@@ -1,7 +1,5 @@
 """What a checkpoint must be like, once it is read: others may have written it, with a checksum that is right."""
 
-import io
-import zipfile
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -39,16 +37,6 @@ class _State(BaseModel):
     epoch: _Count | None = None
     progress: _Progress | None = None
     allocator: dict[str, Any] | None = None
-
-
-def check_archive(archive: bytes) -> None:
-    """``ValueError`` if an archive unpacks to more than it holds; torch writes nothing compressed."""
-    with zipfile.ZipFile(io.BytesIO(archive)) as entries:
-        sizes = [entry.file_size for entry in entries.infolist()]
-        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries.infolist()):
-            raise ValueError("it is compressed")
-    if sum(sizes) > len(archive):
-        raise ValueError(f"it unpacks to {sum(sizes)} bytes")
 
 
 def check_state(state: Mapping[str, Any]) -> None:
