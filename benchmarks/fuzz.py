@@ -41,8 +41,8 @@ WITH_JSON = ("packed", "kit", "records", "sensitivity", "pt2")
 class Counts:
     """What was tried, written down every second: libFuzzer ends the process as it likes."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._written = path, 0.0
+    def __init__(self, path: Path, inputs: int) -> None:
+        self._path, self._written, self._inputs = path, 0.0, inputs
         self.tried = self.accepted = self.refused = self.slow = 0
         self.slowest = 0.0
 
@@ -52,7 +52,7 @@ class Counts:
         self.refused += not is_accepted
         self.slow += seconds > LONGEST_S
         self.slowest = max(self.slowest, seconds)
-        if time.monotonic() > self._written + 1:
+        if time.monotonic() > self._written + 1 or self.tried >= self._inputs > 0:
             self.write()
 
     def write(self) -> None:
@@ -88,7 +88,7 @@ def fuzz(target: str, seconds: int, inputs: int, folder: Path) -> None:
     corpus.mkdir()
     for number, seed in enumerate(seeds):
         (corpus / str(number)).write_bytes(seed)
-    counts = Counts(folder / "counts.json")
+    counts = Counts(folder / "counts.json", inputs)
 
     def one_input(data: bytes) -> None:
         start = time.process_time()
