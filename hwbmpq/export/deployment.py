@@ -118,7 +118,7 @@ def save_model(network: nn.Module, data: ImageData, settings: RunSettings, path:
         "num_classes": settings.num_classes or (data.classes if has_classes else None),
         **facts(data, settings),
     }
-    return save_packed(network, path, example_input=example_input(network, data.test), origin=origin)
+    return save_packed(network, path, example_input=example_input(network, data.train), origin=origin)
 
 
 def facts(data: ImageData, settings: RunSettings) -> dict[str, Any]:

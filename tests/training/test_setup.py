@@ -48,7 +48,7 @@ def test_images_that_do_not_fit_are_found_before_training(tiny_cnn: nn.Module) -
 
 
 def test_a_network_that_is_no_classifier_is_refused(data: ImageData) -> None:
-    with pytest.raises(HwbmpqError, match="returns no scores.*it is not a classifier") as error:
+    with pytest.raises(HwbmpqError, match=r"returns no scores.*it is not a classifier") as error:
         check_outputs(nn.Conv2d(3, 5, 3), data)
     assert "--task regression" in error.value.hint
 
