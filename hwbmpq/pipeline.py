@@ -100,7 +100,8 @@ def compress(
     start = time.monotonic()
     if state is not None and settings.epochs == 0:
         raise HwbmpqError(
-            "a run without training has nothing to continue", hint="evaluate it, or start a new run"
+            "a run without training has nothing to continue",
+            hint="leave state out to calibrate anew, or set epochs to train",
         )
     task = get_task(task or settings.task, label_smoothing=settings.label_smoothing)
     data = with_validation(data, settings)

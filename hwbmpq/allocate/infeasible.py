@@ -58,12 +58,17 @@ class BudgetReport:
     def _shown(self, number: Number) -> str:
         return amount(number, self.unit) if self.unit else _plain(number)
 
+    @property
+    def fixed_first(self) -> list[str]:
+        """Layers without a choice, those that take the most first."""
+        return sorted(self.fixed, key=lambda name: -self.fixed[name])
+
     def _takers(self) -> list[str]:
         """What the smallest value is made of."""
         held = sum(self.fixed.values())
         parts = [f"{self._shown(self.constant)} do not depend on widths"] if self.constant else []
         if held:
-            names = ", ".join(list(self.fixed)[:3]) + (" …" if len(self.fixed) > 3 else "")
+            names = ", ".join(self.fixed_first[:3]) + (" …" if len(self.fixed) > 3 else "")
             parts.append(f"{self._shown(held)} are layers of one width: {names}")
         if self.largest and self.largest not in self.fixed:
             width = self.smallest_bits[self.largest]
@@ -132,8 +137,8 @@ class InfeasibleBudget(HwbmpqError):  # noqa: N818 (a state of the budgets, and 
             for report in self.reports
             if not report.is_reachable and 2 * sum(report.fixed.values()) >= report.smallest
         ]
-        names = list(dict.fromkeys(name for report in wide for name in report.fixed))
-        return f"pin layers that are fixed to a narrower width: {', '.join(names[:3])}" if names else ""
+        names = list(dict.fromkeys(name for report in wide for name in report.fixed_first))
+        return f"give fixed layers fewer bits: {', '.join(names[:3])}" if names else ""
 
 
 def _is_finite(problem: AllocationProblem, cost: str) -> bool:

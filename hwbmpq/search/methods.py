@@ -53,6 +53,8 @@ class Method:
             config.budgets,
             bits=(bits,) if isinstance(bits, int) else bits,
             activation_bits=config.activation_bits,
+            pin=config.pin,
+            keep_float=config.keep_float,
             needs_budget=self.keeps_budget,
         )
         if not config.budgets or self.keeps_budget:

@@ -65,7 +65,7 @@ def test_amounts_that_look_alike_are_shown_to_the_bit() -> None:
 
 def test_layers_of_one_width_that_take_most_of_the_room_can_be_pinned() -> None:
     error = refused(WITH_STEM, in_bits(costs={"stem": {16: 400_000}}), {"memory": 4 * 8 * 1024})
-    assert error.hint.endswith("or pin layers that are fixed to a narrower width: stem")
+    assert error.hint.endswith("or give fixed layers fewer bits: stem")
 
 
 def test_the_hint_names_budgets_that_can_be_met() -> None:
