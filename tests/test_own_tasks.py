@@ -155,6 +155,7 @@ def test_a_run_reports_its_own_metric_and_looks_at_test_images_once(case: str, t
     task = CASES[case][2] or settings.task
     assert evaluate(network, data.test.batches(100), task).value == pytest.approx(told["test_metric"])
     assert told["metric"]["name"] == metric
+    assert told["task"] == ("BothErrors" if case == "two inputs" else case)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -178,7 +179,7 @@ def test_reports_and_the_page_name_the_metric(case: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_packed_file_and_the_checkpoint_give_the_network_back(case: str, tmp_path: Path) -> None:
-    result, network, data, settings, run, _ = made(case, tmp_path)
+    result, _network, data, settings, run, _ = made(case, tmp_path)
     task = CASES[case][2] or settings.task
     loaded = hwbmpq.load(run.packed_file, model=CASES[case][1]())
     assert evaluate(loaded, data.test.batches(100), task).value == result.evaluation.value
@@ -192,16 +193,15 @@ def test_the_packed_file_and_the_checkpoint_give_the_network_back(case: str, tmp
 def test_onnx_files_give_the_answers_and_no_classes_are_compared(
     case: str, form: Any, tmp_path: Path
 ) -> None:
-    result, network, data, settings, run, _ = made(case, tmp_path)
-    settings = settings.model_copy(update={"task": "regression"}) if CASES[case][2] else settings
-    found = export_onnx(network, data, tmp_path / "model.onnx", settings=settings, form=form)
+    result, network, data, settings, *_ = made(case, tmp_path)
+    file, task = tmp_path / "model.onnx", CASES[case][2]
+    found = export_onnx(network, data, file, settings=settings, form=form, task=task)
     assert found.agreement is not None
     assert found.agreement.top1_agreement is None
     assert found.agreement.inputs == 32 - 8  # all test samples
     graph = hwbmpq.export.OnnxNetwork(found.path)
     assert graph.input_names == (("signal", "side") if case == "two inputs" else ("input",))
-    task = CASES[case][2] or settings.task
-    again = evaluate_onnx(graph, data, batch_size=10, task=task, original=network)
+    again = evaluate_onnx(graph, data, batch_size=10, task=task or settings.task, original=network)
     assert again.value == pytest.approx(result.evaluation.value, rel=0.05, abs=0.02)
 
 
