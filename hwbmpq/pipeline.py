@@ -64,6 +64,8 @@ class Compression:
     """Of the network as it stands at the end, on the test images, which nothing was chosen by."""
     metric: Metric = field(default_factory=Metric)
     """What the evaluation's value is."""
+    task: str = "classification"
+    """What the network was trained for, as the settings or the task itself call it."""
     compared_on: str = "test"
     """The images that epochs were compared on: ``validation``, or ``test`` if nothing was held out."""
     progress: Progress
@@ -105,6 +107,7 @@ def compress(
             "a run without training has nothing to continue",
             hint="leave state out to calibrate anew, or set epochs to train",
         )
+    title = settings.task if task is None else task.title
     task = get_task(task or settings.task, label_smoothing=settings.label_smoothing)
     data = with_validation(data, settings)
     _get_ready(network, data, settings, task)
@@ -127,6 +130,7 @@ def compress(
     folder = run if distributed.rank() == 0 else None
     result = Compression(
         evaluation=_last_evaluation(network, data, progress, task),
+        task=title,
         metric=task.described,
         compared_on=_compared_on(data),
         progress=progress,
@@ -332,7 +336,7 @@ def summary(result: Compression, settings: RunSettings) -> dict[str, Any]:
         "data": settings.data,
         "method": settings.method,
         "epochs": settings.epochs,
-        "task": settings.task,
+        "task": result.task,
         **figures(metric, "test", result.evaluation),
         "test_images": result.evaluation.images,
         f"float_{metric.key}": progress.float_accuracy,

@@ -103,6 +103,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, "test_images")
     text = "the run's network, where its code is another file now, or to run that code without --trust"
     add_settings(parser, "model", default=None, help=text)
+    text = "the run's task, where its code is another file now, or to run that code without --trust"
+    add_settings(parser, "task", default=None, help=text)
     add_trust_option(parser)
     parser.add_argument("--best", action="store_true", help="the best epoch's network instead of the last's")
     add_output_options(parser)

@@ -76,8 +76,8 @@ def _argument(name: str, annotation: Any) -> dict[str, Any]:
         names = RegistryNames(registries[name], ("auto",) if name == "solver" else ())
         return {"type": names, "choices": names, "metavar": "SPEC" if name == "data" else "NAME"}
     if name == "task":
-        names = RegistryNames(TASKS, ("file",))
-        return {"type": names, "choices": names, "metavar": "NAME"}
+        tasks = RegistryNames(TASKS, ("file",))
+        return {"type": tasks, "choices": tasks, "metavar": "NAME"}
     if name == "bits":
         return {"type": parse_bits, "metavar": "2,4,8"}
     if name == "pin":
@@ -92,8 +92,8 @@ def _argument(name: str, annotation: Any) -> dict[str, Any]:
     if kind is bool:
         return {"action": argparse.BooleanOptionalAction}
     if get_origin(kind) is Literal:
-        names = [str(choice) for choice in get_args(kind)]
-        return {"choices": names, **({"metavar": "NAME"} if len(",".join(names)) > _LONG_CHOICES else {})}
+        words = tuple(str(choice) for choice in get_args(kind))
+        return {"choices": words, **({"metavar": "NAME"} if len(",".join(words)) > _LONG_CHOICES else {})}
     if get_origin(kind) is tuple:
         kind = several(get_args(kind)[0], _VALUES[name])
     return {"type": _within(name, kind), "metavar": _VALUES.get(name, _VALUES.get(kind))}

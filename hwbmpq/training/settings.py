@@ -241,5 +241,6 @@ def read_settings(path: Path) -> dict[str, Any]:
 def settings_yaml(settings: RunSettings, header: str = "") -> str:
     """The settings as a YAML document that ``read_settings`` reads back."""
     content = settings.model_dump(mode="json", exclude_none=True)
+    content.setdefault("validation", None)  # a file of a run without it is one of 0.1.0's
     content = {"model": content.pop("model"), **content}  # what people look for first
     return header + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
