@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from hostile import Place, case
 from hostile_folders import DRAWING, _Runs, bomb, copy, set_config
-from PIL import Image
 from torch import nn
 
 PLAN = ["plan", "--model", "hwbmpq:resnet8", "--target", "mpic", "--budget", "memory=12x"]
@@ -153,9 +152,7 @@ def array_of_objects(place: Place) -> list[str]:
 
 @case("data.npz")
 def array_that_unpacks_to_gigabytes(place: Place) -> list[str]:
-    return arrays(
-        place, x_test=array(_HEADER.format("'|u1'", "(4, 8192, 8192, 4)").encode(), bytes(1 << 30))
-    )
+    return arrays(place, x_test=array(_HEADER.format("'|u1'", "(4, 8192, 8192, 4)").encode(), bytes(1 << 30)))
 
 
 @case("data.npz")
@@ -183,7 +180,9 @@ def postscript_called_png(place: Place) -> list[str]:
     shell = place.here / "gs"  # the first on the path of a careless user
     shell.write_text(f"#!/bin/sh\ntouch {place.marker}\n")
     shell.chmod(0o755)
-    text = "%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 100 100\n%%EndComments\n100 100 scale\nshowpage\n%%EOF\n"
+    text = (
+        "%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 100 100\n%%EndComments\n100 100 scale\nshowpage\n%%EOF\n"
+    )
     words = images(place, text.encode())
     code = (
         "import os, sys; os.environ['PATH'] = os.getcwd() + os.pathsep + os.environ['PATH']; "
@@ -194,7 +193,9 @@ def postscript_called_png(place: Place) -> list[str]:
 
 def _png(width: int, height: int, colour: int = 2) -> bytes:
     def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        return (
+            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        )
 
     row = bytes(1 + width * {0: 1, 2: 3, 6: 4}[colour])
     packer = zlib.compressobj(9)
@@ -255,7 +256,9 @@ def program(place: Place, change: "dict[str, str]") -> list[str]:
     """A program of torch.export in which some text is replaced."""
     path = place.sent / "net.pt2"
     dynamic = {"x": {0: torch.export.Dim("batch")}}
-    torch.export.save(torch.export.export(_Dynamic(), (torch.randn(2, 3, 8, 8),), dynamic_shapes=dynamic), path)
+    torch.export.save(
+        torch.export.export(_Dynamic(), (torch.randn(2, 3, 8, 8),), dynamic_shapes=dynamic), path
+    )
     shutil.move(path, place.sent / "old.pt2")
     with zipfile.ZipFile(place.sent / "old.pt2") as old, zipfile.ZipFile(path, "w") as new:
         for entry in old.infolist():
@@ -311,7 +314,9 @@ def _seal(path: Path, header: "dict[str, object]", body: bytes) -> None:
     import re
     from hashlib import blake2b
 
-    text = re.sub(r'(?<="blake2b":")[0-9a-f]{64}', "0" * 64, json.dumps(header, separators=(",", ":")), count=1)
+    text = re.sub(
+        r'(?<="blake2b":")[0-9a-f]{64}', "0" * 64, json.dumps(header, separators=(",", ":")), count=1
+    )
     content = text.encode()
     content += b" " * (-len(content) % 8)
     whole = len(content).to_bytes(8, "little") + content + body

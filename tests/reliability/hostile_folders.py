@@ -100,7 +100,9 @@ def config_of_aliases(place: Place) -> list[str]:
 @case("config.yaml")
 def config_of_aliases_as_a_value(place: Place) -> list[str]:
     run = copy(place)
-    (run / "config.yaml").write_text(bomb(6).replace("a5: &a5", "lr: &a5") + (run / "config.yaml").read_text())
+    (run / "config.yaml").write_text(
+        bomb(6).replace("a5: &a5", "lr: &a5") + (run / "config.yaml").read_text()
+    )
     return EVALUATE
 
 
@@ -304,7 +306,9 @@ def _drawing_run(place: Place) -> Path:
     for name in ("facts.json", "allocation.json"):
         (run / name).write_text(json.dumps(_draw(json.loads((run / name).read_text()))))
     lines = (run / "history.jsonl").read_text().splitlines()
-    (run / "history.jsonl").write_text("\n".join(json.dumps(_draw(json.loads(line))) for line in lines) + "\n")
+    (run / "history.jsonl").write_text(
+        "\n".join(json.dumps(_draw(json.loads(line))) for line in lines) + "\n"
+    )
     return run
 
 
