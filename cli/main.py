@@ -28,10 +28,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 
-from rich.console import Console
-from rich.markup import escape
-
 import hwbmpq
+from hwbmpq.cli.console import Console, escape_lines, print_traceback
 from hwbmpq.cli.options.common import add_command
 from hwbmpq.cli.options.parser import HelpFormatter, Parser
 from hwbmpq.cli.render.tables import print_wrapped
@@ -60,6 +58,7 @@ def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code. Errors of the input are one sentence on stderr and code 2."""
     _reserve_stdout()
+    sys.excepthook = print_traceback
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without × shows ? instead of a traceback
@@ -112,6 +111,6 @@ def _report(error: HwbmpqError, what: str = "error") -> None:
     console = Console(stderr=True, highlight=False)
     message = str(error)
     separator = "\n" if "\n" in message else " "  # a list of places starts on a line of its own
-    print_wrapped(console, f"[bold red]{what}:[/]{separator}{escape(message)}")
+    print_wrapped(console, f"[bold red]{what}:[/]{separator}{escape_lines(message)}")
     if error.hint:
-        print_wrapped(console, f"[bold]try:[/] {escape(error.hint)}")
+        print_wrapped(console, f"[bold]try:[/] {escape_lines(error.hint)}")

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from hwbmpq.printable import cut
+
 
 class HwbmpqError(Exception):
     """Base of every error that is the input's fault, not a defect of hwbmpq.
@@ -22,7 +24,7 @@ class UnknownNameError(HwbmpqError):
         self, what: str, name: str, known: Iterable[str], *, meant: str = "", hint: str = ""
     ) -> None:
         """``meant``: what the name probably stands for, where that is known better than by its letters."""
-        known = sorted(known)
+        known, name = sorted(known), cut(name, 100)
         close = (
             [meant]
             if meant

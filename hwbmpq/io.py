@@ -52,7 +52,7 @@ def _check_regular(found: os.stat_result, most_bytes: int) -> None:
 def read_regular(path: str | os.PathLike[str], most_bytes: int) -> bytes:
     """The content of a file that ``open_regular`` opens."""
     with open_regular(path, most_bytes) as file:
-        return file.read(most_bytes)
+        return file.read(os.fstat(file.fileno()).st_size)
 
 
 @contextmanager
@@ -66,8 +66,7 @@ def atomic_write(path: Path, *, keep_old: Path | None = None) -> Iterator[Binary
         raise HwbmpqError(f"{path} cannot be written: it exists and is not a file")
     temporary = path.with_name(path.name + UNFINISHED)
     try:
-        temporary.unlink(missing_ok=True)
-        with temporary.open("xb") as file:  # must be new, so that no link is followed
+        with _create(temporary) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -84,6 +83,13 @@ def atomic_write(path: Path, *, keep_old: Path | None = None) -> Iterator[Binary
             f"{path} cannot be written: {error.strerror or error}; what was there before is untouched",
             hint=disk_hint(error),
         ) from error
+
+
+def _create(path: Path) -> BinaryIO:
+    """A new file in the place of what a run that was killed, or a stranger, left there."""
+    if os.path.lexists(path):
+        path.unlink()
+    return path.open("xb")  # must be new, so that no link is followed
 
 
 def _sync_folder(folder: Path) -> None:

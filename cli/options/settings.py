@@ -10,14 +10,14 @@ import hwbmpq
 from hwbmpq.cli.options.common import RegistryNames, activation_bits, parse_bits, several
 from hwbmpq.cli.options.parser import Within
 from hwbmpq.errors import HwbmpqError, UnknownNameError
-from hwbmpq.registry import DATA_SOURCES
+from hwbmpq.registry import DATA_SOURCES, TASKS
 
 if TYPE_CHECKING:
-    from hwbmpq.training.settings import RunSettings
+    from hwbmpq.training import RunDirectory, RunSettings
 
 _GROUPS = {
     "method": "method objective sensitivity quantizer per_channel",
-    "data": "data data_root train_images test_images calibration_images augment workers",
+    "data": "data data_root task train_images validation test_images calibration_images augment workers",
     "schedule": "epochs warmup_epochs interval_epochs decide_after max_steps",
 }
 """The settings that ``compress`` lists together; what stands in no group is about optimization."""
@@ -27,6 +27,7 @@ _VALUES = {
     "weights": "FILE",
     "data_root": "DIR",
     "device": "auto|cpu|cuda|mps",
+    "validation": "SHARE|COUNT",
     "decide_after": "20,40,100",
     "lr_decay_at": "0.4,0.7",
     int: "N",
@@ -73,6 +74,9 @@ def _argument(name: str, annotation: Any) -> dict[str, Any]:
     if name in registries:
         names = RegistryNames(registries[name], ("auto",) if name == "solver" else ())
         return {"type": names, "choices": names, "metavar": "SPEC" if name == "data" else "NAME"}
+    if name == "task":
+        names = RegistryNames(TASKS, ("file",))
+        return {"type": names, "choices": names, "metavar": "NAME"}
     if name == "bits":
         return {"type": parse_bits, "metavar": "2,4,8"}
     if name == "pin":
@@ -163,6 +167,20 @@ def add_budget_option(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_trust_option(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="run the Python files that the run's settings name (file:PATH.py:NAME), whoever wrote them",
+    )
+
+
+def given_on_command_line(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings that have been typed."""
+    names = hwbmpq.training.RunSettings.model_fields
+    return {name: value for name, value in vars(args).items() if name in names and value is not None}
+
+
 def check_budgets(budgets: Mapping[str, str | float]) -> None:
     """Raise for a budget that cannot be read, before anything slow."""
     for name, text in budgets.items():
@@ -216,8 +234,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
 
 def given_settings(args: argparse.Namespace) -> dict[str, Any]:
     """The settings that were given as flags."""
-    names = hwbmpq.training.RunSettings.model_fields
-    given = {name: value for name, value in vars(args).items() if name in names and value is not None}
+    given = given_on_command_line(args)
     if args.budget:
         given["budgets"] = read_budgets(args.budget)
     return given
@@ -232,7 +249,8 @@ def settings_from(args: argparse.Namespace) -> "RunSettings":
     stale: tuple[str, ...] = ()
     if given.keys() & {"epochs", "data", "decide_after", "max_steps"}:
         stale += _FOLLOW_EPOCHS  # the file's warm-up belongs to other epochs
-    if given.keys() & {"model", "data"}:
+    named = {name for name in ("model", "data") if name in given}
+    if any(not training.trust.is_same_code(given[name], found.get(name)) for name in named):
         stale += _FOLLOW_DATA
     found = {name: value for name, value in found.items() if name not in stale} | given
     for name in ("model", "target"):
@@ -241,7 +259,11 @@ def settings_from(args: argparse.Namespace) -> "RunSettings":
                 f"--{name} is missing",
                 hint="for example: hwbmpq compress --model timm:resnet18 --target jetson_nano.yaml",
             )
-    return training.resolve_settings(_with_absolute_paths(found), recipe=args.recipe)
+    settings = training.resolve_settings(_with_absolute_paths(found), recipe=args.recipe)
+    if args.config is not None and not args.trust:
+        others = {name: value for name, value in settings.model_dump().items() if name not in given}
+        training.trust.check_trust(others, Path(args.config))
+    return settings
 
 
 def _with_absolute_paths(settings: dict[str, Any]) -> dict[str, Any]:
@@ -250,7 +272,7 @@ def _with_absolute_paths(settings: dict[str, Any]) -> dict[str, Any]:
     for name in ("weights", "data_root"):
         if found.get(name):
             found[name] = str(Path(found[name]).expanduser().absolute())
-    for name, kinds in (("data", ("npz", "folder")), ("model", ("file",))):
+    for name, kinds in (("data", ("npz", "folder")), ("model", ("file",)), ("task", ("file",))):
         kind, _, path = str(found.get(name, "")).partition(":")
         if kind in kinds:
             found[name] = f"{kind}:{Path(path).expanduser().absolute()}"
@@ -260,15 +282,17 @@ def _with_absolute_paths(settings: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def resumed_settings(args: argparse.Namespace, settings: "RunSettings") -> "RunSettings":
+def resumed_settings(args: argparse.Namespace, run: "RunDirectory") -> "RunSettings":
     """The settings of a run that continues: its own, but for where it runs."""
-    given = given_settings(args)
+    training = hwbmpq.training
+    given, own = given_settings(args), training.read_settings(run.path / training.run_directory.CONFIG)
     others = [name for name in ("config", "recipe") if getattr(args, name) is not None]
-    fixed = sorted(set(given) - _MAY_CHANGE) + others
+    kept = {name for name in given if training.trust.is_same_code(given[name], own.get(name))}
+    fixed = sorted(set(given) - _MAY_CHANGE - kept) + others
     if fixed:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in fixed)
         raise HwbmpqError(
             f"a resumed run keeps its settings: leave out {flags}",
             hint="to change them, start a new run; the old one's config.yaml can be given as --config",
         )
-    return settings.model_copy(update=given)
+    return run.load_settings(trust=args.trust, given=given)

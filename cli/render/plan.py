@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
+from hwbmpq.cli.console import Console, Text, escape
 from hwbmpq.cli.render.tables import (
     and_more,
     bar,

@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rich import box
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
+from hwbmpq.cli.console import Console, Text, escape
 from hwbmpq.units import amount
 from hwbmpq.values import Layer
 
@@ -35,7 +33,7 @@ class OutputConsole(Console):
 
 
 def print_json(content: Any) -> None:
-    sys.stdout.write(json.dumps(content, indent=2) + "\n")
+    sys.stdout.write(json.dumps(content, indent=2) + "\n")  # ASCII: escapes what could act on a terminal
 
 
 def print_wrapped(console: Console, text: str) -> None:

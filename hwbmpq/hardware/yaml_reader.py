@@ -59,7 +59,7 @@ def parse_document(text: str | bytes, file: str, what: str = "a profile") -> Yam
         raise ProfileError.at(Place(file=file), f"the file is empty: {what} is a mapping of keys to values")
     if not isinstance(root.value, dict):
         raise ProfileError.at(
-            root.place, f"{what} is a mapping of keys to values (`name: my_board` and so on)"
+            root.place, f"{what} is a mapping of keys to values (lines such as `name: value`)"
         )
     return root
 

@@ -8,6 +8,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.hardware import HardwareProfile
+from hwbmpq.printable import cut
+from hwbmpq.units import shown
+
+_MOST_PROBLEMS = 20
 
 
 class AllocationConfig(BaseModel):
@@ -87,13 +91,16 @@ def setting_problems(error: ValidationError) -> list[str]:
             found.append(f"{name}: is missing")
         elif problem["type"] == "extra_forbidden":
             found.append(
-                f"there is no setting {name!r}; settings are {', '.join(AllocationConfig.model_fields)}"
+                f"there is no setting {shown(name)}; settings are {', '.join(AllocationConfig.model_fields)}"
             )
         else:
             found.append(
-                f"{name}: {_said(problem['type'], message, problem.get('ctx', {}))} (given: {problem['input']!r})"
+                f"{cut(name, 60)}: {cut(_said(problem['type'], message, problem.get('ctx', {})))} "
+                f"(given: {shown(problem['input'])})"
             )
-    return list(dict.fromkeys(found))
+    found = list(dict.fromkeys(found))
+    left = len(found) - _MOST_PROBLEMS
+    return [*found[:_MOST_PROBLEMS], *([f"… and {left} more problems"] if left > 0 else [])]
 
 
 _BOUNDS = {

@@ -19,7 +19,6 @@ MOST_OUTPUT = 200_000
 _HANGS_AFTER_S = 60.0
 _ADDRESS_SPACE = 16 << 30
 _DRAWS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_ESCAPED = "\\x1b"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +120,7 @@ def run_case(chosen: Case, place: Place, checkout: Path = ROOT) -> Seen:
         out=texts[0],
         err=texts[1],
         executed=place.marker.exists(),
-        changed_outside=sorted(set(_snapshot(place.outside).items()) ^ set(before.items())),  # type: ignore[arg-type]
+        changed_outside=_changed(before, _snapshot(place.outside)),
     )
 
 
@@ -153,6 +152,10 @@ def _read(file: "tempfile._TemporaryFileWrapper[bytes] | object") -> str:
 
 def _snapshot(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def _changed(before: dict[str, bytes], after: dict[str, bytes]) -> list[str]:
+    return sorted(path for path in before | after if before.get(path) != after.get(path))
 
 
 def problems(chosen: Case, seen: Seen) -> list[str]:

@@ -267,16 +267,17 @@ def config_is_a_pipe(place: Place) -> list[str]:
 
 
 @case()
-def exported_graph_is_a_link(place: Place) -> list[str]:
-    (copy(place) / "model.onnx").symlink_to(place.outside / "victim")
-    return ["export", "../sent/run"]
+def exported_file_is_a_link(place: Place) -> list[str]:
+    run = copy(place)
+    (run / "model.safetensors").unlink()
+    (run / "model.safetensors").symlink_to(place.outside / "victim")
+    return ["export", "../sent/run", "--format", "packed"]
 
 
 @case()
 def unfinished_export_is_a_link(place: Place) -> list[str]:
     run = copy(place)
-    for name in ("model.safetensors", "model.onnx", "model.int8.onnx"):
-        (run / f"{name}.unfinished").symlink_to(place.outside / "victim")
+    (run / "model.safetensors.unfinished").symlink_to(place.outside / "victim")
     return ["export", "../sent/run", "--format", "packed"]
 
 
