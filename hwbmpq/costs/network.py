@@ -60,8 +60,8 @@ class NetworkCosts:
 
     def label(self, weight_bits: int) -> str:
         """``W4A8``: a weight width with the activation width that most layers have then."""
-        most = self.typical(weight_bits)
-        return str(most) if most.weight_bits == weight_bits else f"W{weight_bits}"
+        pairs = [p for p in uniform(self._free, weight_bits).values() if p.weight_bits == weight_bits]
+        return str(Counter(pairs).most_common(1)[0][0]) if pairs else f"W{weight_bits}"
 
     def table(self, cost: str) -> CostTable:
         """One cost; raises what was wrong if it cannot be had."""
@@ -107,7 +107,7 @@ class NetworkCosts:
         """Totals by cost and width."""
         return {
             "totals": {
-                name: {"unit": table.unit, **{f"W{w}": self.total(name, w) for w in self.widths}}
+                name: {"unit": table.unit, **{self.label(w): self.total(name, w) for w in self.widths}}
                 for name, table in self.tables.items()
             },
             "notes": {name: list(table.notes) for name, table in self.tables.items()},
