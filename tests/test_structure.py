@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = {"hwbmpq": "hwbmpq", "cli": "hwbmpq.cli", "models": "hwbmpq.models"}
 LAYERS = """
     errors
-    units values registry io deprecated hardware_profiles
+    units values normalisation registry io deprecated hardware_profiles
     hardware distributed quant data
     costs graph models
     allocate sensitivity
@@ -81,7 +81,7 @@ def test_no_module_imports_itself_through_others() -> None:
 
 def test_few_modules_lie_loose_and_pyproject_lists_the_folders_with_code() -> None:
     loose = sorted(path.stem for path in (ROOT / "hwbmpq").glob("[!_]*.py"))
-    assert loose == "distributed errors io pipeline registry testing units values".split()
+    assert loose == "distributed errors io normalisation pipeline registry testing units values".split()
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     found = [name.removesuffix(".__init__") for name in modules() if name.endswith(".__init__")]
     assert sorted(listed) == sorted([*found, "hwbmpq.hardware_profiles"])

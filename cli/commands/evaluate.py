@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> None:
     file = _file(args)
     opened = open_run(args)
     found, remarks = _evaluate(opened, args.runtime, file)
+    warnings = _doubts(opened, found)
     if args.json:
         content = {
             "run": args.folder,
@@ -54,16 +55,19 @@ def run(args: argparse.Namespace) -> None:
             "file": None if file is None else str(file),
             "epoch": opened.epoch if file is None else None,  # a file does not say
             "data": opened.settings.data,
+            "normalise": opened.data.normalise,
             "test_accuracy": found.accuracy,
             "remarks": remarks,
+            "warnings": warnings,
         }
         print_json({**content, "test_loss": found.loss, "test_images": found.images})
         return
     console = OutputConsole()
-    print_remarks(console, [*opened.remarks, *remarks])
+    console.print(escape(opened.data.inputs))
+    print_remarks(console, [*opened.remarks, *remarks, *warnings])
     where = "" if file is None else f", {escape(file.name)} in {args.runtime.replace('packed', 'torch')}"
     console.print(
-        f"[bold]test accuracy {found.accuracy:.2%}[/], loss {found.loss:.4f} on {counted(found.images, 'image')} of "
+        f"[bold]test accuracy {found.accuracy:.2%}[/], loss {found.loss:.4f} on {counted(found.images, opened.data.samples.removesuffix('s'))} of "
         f"{escape(opened.settings.data)}{where}"
     )
 
@@ -107,3 +111,16 @@ def _evaluate(opened: OpenedRun, runtime: str, file: Path | None) -> "tuple[Eval
     # The packed weights go into the run's own network, so that ``file:`` specifications work too.
     network = opened.network if file is None else hwbmpq.load(file, model=build(opened.settings)[0].network)
     return hwbmpq.training.evaluate(network, opened.data.test.batches(batch)), []
+
+
+def _doubts(opened: OpenedRun, found: "Evaluation") -> list[str]:
+    """A warning if the network does no better than guessing."""
+    doubt = hwbmpq.data.chance_remark(
+        found.accuracy,
+        found.images,
+        opened.data.classes,
+        inputs=opened.data.inputs,
+        what="the network",
+        name=opened.settings.data,
+    )
+    return [] if doubt is None else [doubt]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 import hwbmpq
 from hwbmpq.cli.options.common import RegistryNames, activation_bits, parse_bits, several
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.normalisation import given_normalisation
 from hwbmpq.registry import DATA_SOURCES
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 _GROUPS = {
     "method": "method objective sensitivity quantizer per_channel",
-    "data": "data data_root train_images test_images calibration_images augment workers",
+    "data": "data data_root normalise mean std layout train_images test_images calibration_images augment workers",
     "schedule": "epochs warmup_epochs interval_epochs decide_after max_steps",
 }
 """The settings that ``compress`` lists together; what stands in no group is about optimization."""
@@ -25,6 +26,9 @@ _VALUES = {
     "input": "CxHxW",
     "weights": "FILE",
     "data_root": "DIR",
+    "normalise": "none|imagenet|data|MEAN/STD",
+    "mean": "0.5,0.4,0.4",
+    "std": "0.2,0.2,0.2",
     "device": "auto|cpu|cuda|mps",
     "decide_after": "20,40,100",
     "lr_decay_at": "0.4,0.7",
@@ -35,7 +39,8 @@ _VALUES = {
 _MAY_CHANGE = {"baseline", "device", "data_root", "checkpoint_minutes", "workers"}
 """Settings that a resumed run may get anew: they change nothing in the result."""
 _FOLLOW_EPOCHS = ("warmup_epochs", "interval_epochs", "decide_after")
-_FOLLOW_DATA = ("input", "num_classes")
+_FOLLOW_DATA = ("input", "num_classes", "normalise", "layout")
+_NORMALISATION = ("normalise", "mean", "std")
 
 
 def add_settings(group: argparse._ActionsContainer, names: str, **options: Any) -> None:
@@ -96,10 +101,18 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool = True,
 
 
 def add_data_options(group: argparse._ActionsContainer, **options: Any) -> None:
-    """``--data`` and where to look for it; ``options`` are those of ``--data``."""
+    """``--data``, where to look for it and how to take it; ``options`` are those of ``--data``."""
     add_settings(group, "data", **options)
     add_settings(group, "data_root")
+    add_settings(group, "normalise mean std layout", default=None)
     group.add_argument("--download", action="store_true", help="fetch the data set if it is not there")
+
+
+def data_choices(args: argparse.Namespace) -> dict[str, str]:
+    """The normalisation and the layout that the flags ask for."""
+    normalise = given_normalisation(args.normalise, args.mean, args.std)
+    given = {"normalise": normalise, "layout": args.layout}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def add_allocation_options(parser: argparse.ArgumentParser, **options: Any) -> None:
@@ -179,6 +192,8 @@ def settings_from(args: argparse.Namespace) -> "RunSettings":
         stale += _FOLLOW_EPOCHS  # the file's warm-up belongs to other epochs
     if given.keys() & {"model", "data"}:
         stale += _FOLLOW_DATA
+    if given.keys() & set(_NORMALISATION):
+        stale += _NORMALISATION
     found = {name: value for name, value in found.items() if name not in stale} | given
     for name in ("model", "target"):
         if found.get(name) is None:
@@ -195,7 +210,7 @@ def _with_absolute_paths(settings: dict[str, Any]) -> dict[str, Any]:
     for name in ("weights", "data_root"):
         if found.get(name):
             found[name] = str(Path(found[name]).expanduser().absolute())
-    for name, kinds in (("data", ("npz", "folder")), ("model", ("file",))):
+    for name, kinds in (("data", ("npz", "folder", "file")), ("model", ("file",))):
         kind, _, path = str(found.get(name, "")).partition(":")
         if kind in kinds:
             found[name] = f"{kind}:{Path(path).expanduser().absolute()}"

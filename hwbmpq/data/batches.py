@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from hwbmpq.data.arrays import LabelledArrays
 from hwbmpq.data.augment import draw_windows, generator_for, get_augmentation, photograph_transform
 from hwbmpq.data.images import ImageData, LabelledImages
 from hwbmpq.errors import HwbmpqError
@@ -45,6 +46,11 @@ class TrainingBatches:
     ranks: int = 1
 
     def __post_init__(self) -> None:
+        if isinstance(self.images, LabelledArrays) and self.augment != "none":
+            raise HwbmpqError(
+                f"{self.images.name}: {self.augment} is for images, which these arrays are not",
+                hint="use none",
+            )
         is_photographic = get_augmentation(self.augment).resizes
         if is_photographic and (self.images.originals is None or self.images.input_size[0] not in (1, 3)):
             raise HwbmpqError(
@@ -88,8 +94,12 @@ class TrainingBatches:
         return slice(start + self.rank * share, start + (self.rank + 1) * share)
 
     def _windows(self, number: int, steps: range, orders: Sequence[Tensor]) -> Iterator[Tensor]:
+        shown = self.images.pixels.stream(orders)
+        if isinstance(self.images, LabelledArrays):
+            yield from shown
+            return
         _, height, width = self.images.input_size
-        for step, pixels in zip(steps, self.images.pixels.stream(orders), strict=True):
+        for step, pixels in zip(steps, shown, strict=True):
             # Drawn for the whole batch and then shared, so that it does not matter how many ranks there are.
             generator = generator_for("augment", self.seed, number, step)
             windows = draw_windows(
@@ -99,7 +109,8 @@ class TrainingBatches:
 
     def _photographs(self, number: int, steps: range, orders: Sequence[Tensor]) -> Iterator[Tensor]:
         assert self.images.originals is not None
-        transform = photograph_transform(get_augmentation(self.augment), *self.images.input_size[1:])
+        _, height, width = self.images.input_size
+        transform = photograph_transform(get_augmentation(self.augment), height, width)
         places = range(self.images_per_step)[self._share()]
         seeds = [
             [generator_for("augment", self.seed, number, step, place).initial_seed() for place in places]
@@ -155,6 +166,10 @@ class LoaderImages:
     classes: int
     input_size: tuple[int, ...]
 
+    @property
+    def inputs(self) -> str:
+        return "as the loaders give them"
+
     def __len__(self) -> int:
         """Of the data set behind the loader, if it has one; else its batches count."""
         return len(getattr(self.loader, "dataset", self.loader))
@@ -165,15 +180,35 @@ class LoaderImages:
             for start in range(0, len(labels), batch_size):
                 yield images[start : start + batch_size], labels[start : start + batch_size]
 
+    def first(self, count: int, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Whole batches of about ``count`` images."""
+        shown = 0
+        for images, labels in self.batches(batch_size):
+            yield images, labels
+            shown += len(labels)
+            if shown >= count:
+                return
 
-def from_loaders(train: Any, test: Any, *, classes: int, name: str = "own loaders") -> ImageData:
+
+def from_loaders(
+    train: Any,
+    test: Any,
+    *,
+    classes: int,
+    name: str = "own loaders",
+    input_size: tuple[int, ...] | None = None,
+) -> ImageData:
     """Training and test images for ``compress`` from two DataLoaders that yield (images, labels).
 
     The batch size, augmentation and order are the loaders'. A run resumes exactly only if they are reproducible.
+    ``input_size`` is read off the first batch if it is not given.
     """
-    first = next(LoaderBatches(train).epoch(0), None)
-    if first is None:
-        raise HwbmpqError("the training loader yields nothing")
-    size = tuple(first[0].shape[1:])
-    parts: Any = [LoaderImages(name=name, loader=x, classes=classes, input_size=size) for x in (train, test)]
+    if input_size is None:
+        first = next(LoaderBatches(train).epoch(0), None)
+        if first is None:
+            raise HwbmpqError("the training loader yields nothing")
+        input_size = tuple(first[0].shape[1:])
+    parts: Any = [
+        LoaderImages(name=name, loader=x, classes=classes, input_size=input_size) for x in (train, test)
+    ]
     return ImageData(name=name, train=parts[0], test=parts[1], classes=classes, augment="none")

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from hwbmpq.data.batches import Batches, LoaderBatches, LoaderImages, TrainingBatches
+from hwbmpq.data.chance import chance_remark
 from hwbmpq.data.images import ImageData, LabelledImages
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph.operations import first_tensor
 from hwbmpq.quant.layers import eval_mode
+from hwbmpq.training.settings import RunSettings
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc, malloc.h
 _LARGEST_INT = 2**31 - 1
@@ -77,6 +79,8 @@ def calibration_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """About ``count`` images in random order (stored, they may be sorted by class), in whole batches."""
     size = min(batch_size, count, len(images))
+    if isinstance(images, LoaderImages):
+        return images.first(count, size)
     batches = training_batches(images, batch_size=size, seed=seed)
     return islice(batches.epoch(0), max(1, count // size))
 
@@ -104,3 +108,20 @@ def check_outputs(network: nn.Module, data: ImageData, *, at_least: bool = False
             if at_least
             else f"build the network with {data.classes} classes (--num-classes {data.classes})",
         )
+
+
+def float_remark(accuracy: float | None, data: ImageData, settings: RunSettings) -> tuple[str, ...]:
+    """A warning if weights that were given are no better than guessing before anything is quantized."""
+    # Pretrained weights may get a new head, which is random until it is trained.
+    is_trained = settings.weights or settings.model.startswith("file:")
+    if not is_trained and not (settings.pretrained and settings.epochs == 0):
+        return ()
+    found = chance_remark(
+        accuracy,
+        len(data.test),
+        data.classes,
+        inputs=data.inputs,
+        what="in float the network",
+        name=data.name,
+    )
+    return () if found is None else (found,)

@@ -12,12 +12,12 @@ from hwbmpq.quant.layers import float_weights
 from hwbmpq.search.allocator import BitAllocator
 from hwbmpq.sensitivity import measure_sensitivity
 from hwbmpq.training.evaluation import EVALUATION_BATCH, evaluate
-from hwbmpq.training.hooks import Progress, TrainingHook
+from hwbmpq.training.hooks import Progress, TrainingHook, tell
 from hwbmpq.training.ptq.calibration import Batches, calibrate_inputs, images_of
 from hwbmpq.training.ptq.rounding import round_weights
 from hwbmpq.training.run_directory import RunDirectory
 from hwbmpq.training.settings import RunSettings
-from hwbmpq.training.setup import CALIBRATION_BATCH, calibration_batches
+from hwbmpq.training.setup import CALIBRATION_BATCH, calibration_batches, float_remark
 from hwbmpq.values import Sensitivity
 
 ROUNDING_IMAGES = 256
@@ -67,6 +67,7 @@ def calibrate_only(
     progress = Progress()
     with as_float(network):
         progress.float_accuracy = evaluate(network, data.test.batches(EVALUATION_BATCH)).accuracy
+    tell(hooks, float_remark(progress.float_accuracy, data, settings))
     if allocator.method.decides != "never":
         allocator.decide(_sensitivity(network, allocator, data, settings, hooks))
     if not allocator.method.in_float:
