@@ -5,14 +5,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
+from hwbmpq.cli.console import Console, Text, escape
 from hwbmpq.cli.render.plan import strip
 from hwbmpq.cli.render.tables import and_more, counted, print_remarks
 from hwbmpq.units import amount
+from hwbmpq.values import Metric
 
 if TYPE_CHECKING:
     from hwbmpq.search.decisions import Decision
@@ -27,7 +26,7 @@ _STRIP = 40
 def status(text: str) -> AbstractContextManager[object]:
     """A spinner on stderr while a person is watching."""
     console = Console(stderr=True)
-    return console.status(text) if console.is_terminal else nullcontext()
+    return console.status(escape(text)) if console.is_terminal else nullcontext()
 
 
 @contextmanager
@@ -36,7 +35,7 @@ def progress(text: str, total: int = 0) -> Iterator[Any]:
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(text, total=total or None)
+        task = bar.add_task(escape(text), total=total or None)
         yield lambda done, total=None: bar.update(task, completed=done, total=total)
 
 
@@ -56,6 +55,7 @@ class TrainingProgress:
         self._bars = Progress(*columns, console=console, transient=True, disable=is_hidden)
         self._epoch_started = time.monotonic()
         self._epochs = self._warmup = 0
+        self._part, self._metric = "test", Metric()
         self._tasks: dict[str, Any] = {}
         self._fixed: frozenset[str] = frozenset()
 
@@ -69,6 +69,7 @@ class TrainingProgress:
         allocator: Any = trainer.allocator
         self._fixed = frozenset(n for n, options in allocator.space.choices.items() if len(options) == 1)
         self._epochs = trainer.settings.epochs
+        self._part, self._metric = trainer.compared_on, trainer.task.described
         self._warmup = 0 if allocator.schedule is None else allocator.schedule.warmup_epochs
         for line in _what_is_ahead(allocator, trainer.settings.activation_bits):
             self._say(line)
@@ -97,7 +98,9 @@ class TrainingProgress:
     def after_step(self, report: "StepReport") -> None:
         if self._bars.disable:
             return
-        figures = f"loss {report.loss:.3f}  train {report.accuracy:.1%}"
+        figures = f"loss {report.loss:.3f}"
+        if report.accuracy is not None:
+            figures += f"  train {report.accuracy:.1%}"
         self._advance("epoch", report.step, report.steps, figures)
         done = (report.epoch - 1) * report.steps + report.step
         text = f"epoch {report.epoch} of {self._epochs}  {self._bits}"
@@ -109,10 +112,12 @@ class TrainingProgress:
         is_warmup = self._warmup and record["epoch"] <= self._warmup
         mark = "  warm-up" if is_warmup else "  best" if record["is_best"] else ""
         width = len(str(self._epochs))
+        train = f"train {record['train_accuracy']:.1%}  " if "train_accuracy" in record else ""
+        value = record[f"{self._part}_{self._metric.key}"]
+        shown = f"{value:.1%}" if self._metric.is_share else f"{self._metric.name} {value:.4g}"
         self._say(
             f"epoch {record['epoch']:{width}}/{self._epochs}  loss {record['loss']:.3f}  "
-            f"train {record['train_accuracy']:.1%}  test {record['test_accuracy']:.1%}  "
-            f"lr {record['learning_rate']:.2g}  {seconds:.1f} s{mark}"
+            f"{train}{self._part} {escape(shown)}  lr {record['learning_rate']:.2g}  {seconds:.1f} s{mark}"
         )
         if decision is not None:
             self._show(decision)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+Shape = tuple[int, ...]
+
 FLOAT_BITS = 32
 """The width that means "left in floating point"."""
 
@@ -51,7 +53,7 @@ class Layer:
     """One weighted operation of a network, named by its module's dotted path.
 
     Shapes carry the batch axis, which is 1. A layer that runs several times (``calls``) is one
-    layer: ``macs`` adds up over the calls, shapes are those of the first.
+    layer: ``macs`` adds up over the calls, shapes are those of the first; ``every_call`` has them all.
     """
 
     name: str
@@ -89,6 +91,19 @@ class Layer:
     A network can have several of either: parallel stems, several heads.
     """
     shares_weight_with: str = ""
+    weight_only: bool = False
+    """Only its weight is quantized: what it reads stays in float."""
+    call_shapes: tuple[tuple[Shape, Shape], ...] = ()
+    """Input and output of every call, if they are not all alike."""
+    scales: int = 1
+    """Scales that its weight is stored with; 0 if an earlier layer owns the shared tensor."""
+    float_bits: int = FLOAT_BITS
+    """The width that its weight is stored at if it stays in float: 16 in a half-precision network."""
+
+    @property
+    def every_call(self) -> tuple[tuple[Shape, Shape], ...]:
+        """Input and output shape of every call."""
+        return self.call_shapes or ((self.input_shape, self.output_shape),) * self.calls
 
     @property
     def is_depthwise(self) -> bool:
@@ -157,6 +172,16 @@ class Unquantized:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StoredState:
+    """Something that is stored beside the layers' weights, whatever their widths."""
+
+    name: str
+    label: str
+    """``biases``, ``norms``, ``clipping points`` or ``other tensors in float``."""
+    bits: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StoredTensor:
     """An activation that occupies memory, from the step that makes it to the last one that reads it.
 
@@ -220,3 +245,25 @@ class Sensitivity:
             errors=errors,
             remarks=tuple(content["remarks"]),
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metric:
+    """What tells how good a network is at its task, as files and reports know it."""
+
+    name: str = "accuracy"
+    higher_is_better: bool = True
+    is_share: bool = True
+    """Whether it is a share between 0 and 1, shown in percent."""
+
+    @property
+    def key(self) -> str:
+        """What files call it, after ``test_`` or ``validation_``."""
+        return "accuracy" if self.name == "accuracy" else "metric"
+
+    def text(self, value: float) -> str:
+        return f"{value:.2%}" if self.is_share else f"{value:.4g}"
+
+    def change(self, value: float) -> str:
+        """A difference, with its sign."""
+        return f"{value:+.2%}" if self.is_share else f"{value:+.4g}"

@@ -1,7 +1,7 @@
 """Measure the accuracy of a run's network.
 
-Rebuild the network of a run at its widths and measure its accuracy, on the run's test images
-or on others: in torch, from the packed file, or from the ONNX file in ONNX Runtime.
+Rebuild the network of a run at its widths and measure its accuracy, or what else the run's task
+is measured by, on the run's test images or on others: in torch, from the packed file, or from the ONNX file in ONNX Runtime.
 
 examples:
   hwbmpq evaluate runs/resnet18-jetson_nano
@@ -14,9 +14,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
-
 import hwbmpq
+from hwbmpq.cli.console import escape
 from hwbmpq.cli.options.network import OpenedRun, add_run_options, build, open_run
 from hwbmpq.cli.options.settings import add_settings
 from hwbmpq.cli.render.tables import OutputConsole, counted, print_json, print_remarks
@@ -47,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
     file = _file(args)
     opened = open_run(args)
     found, remarks = _evaluate(opened, args.runtime, file)
-    warnings = _doubts(opened, found)
+    warnings, metric = _doubts(opened, found), opened.task.described
     if args.json:
         content = {
             "run": args.folder,
@@ -56,18 +55,20 @@ def run(args: argparse.Namespace) -> None:
             "epoch": opened.epoch if file is None else None,  # a file does not say
             "data": opened.settings.data,
             "normalise": opened.data.normalise,
-            "test_accuracy": found.accuracy,
+            **hwbmpq.training.figures(metric, "test", found),
+            "test_images": found.images,
             "remarks": remarks,
             "warnings": warnings,
         }
-        print_json({**content, "test_loss": found.loss, "test_images": found.images})
+        print_json(content)
         return
     console = OutputConsole()
     console.print(escape(opened.data.inputs))
     print_remarks(console, [*opened.remarks, *remarks, *warnings])
     where = "" if file is None else f", {escape(file.name)} in {args.runtime.replace('packed', 'torch')}"
     console.print(
-        f"[bold]test accuracy {found.accuracy:.2%}[/], loss {found.loss:.4f} on {counted(found.images, opened.data.samples.removesuffix('s'))} of "
+        f"[bold]test {escape(metric.name)} {metric.text(found.value)}[/], loss {found.loss:.4f} on "
+        f"{counted(found.images, opened.data.samples.removesuffix('s'))} of "
         f"{escape(opened.settings.data)}{where}"
     )
 
@@ -107,18 +108,21 @@ def _evaluate(opened: OpenedRun, runtime: str, file: Path | None) -> "tuple[Eval
             if graph.has_checksum
             else [f"{file} has no checksum: it was not written by hwbmpq, or is damaged"]
         )
-        return hwbmpq.export.deployment.evaluate_onnx(graph, opened.data, batch_size=batch), remarks
+        found = hwbmpq.export.deployment.evaluate_onnx(
+            graph, opened.data, batch_size=batch, task=opened.task, original=opened.network
+        )
+        return found, remarks
     # The packed weights go into the run's own network, so that ``file:`` specifications work too.
     network = opened.network if file is None else hwbmpq.load(file, model=build(opened.settings)[0].network)
-    return hwbmpq.training.evaluate(network, opened.data.test.batches(batch)), []
+    return hwbmpq.training.evaluate(network, opened.data.test.batches(batch), opened.task), []
 
 
 def _doubts(opened: OpenedRun, found: "Evaluation") -> list[str]:
-    """A warning if the network does no better than guessing."""
+    """A warning if a classifier does no better than guessing."""
     doubt = hwbmpq.data.chance_remark(
-        found.accuracy,
+        found.value,
         found.images,
-        opened.data.classes,
+        opened.data.classes if opened.task.has_classes else None,
         inputs=opened.data.inputs,
         what="the network",
         name=opened.settings.data,

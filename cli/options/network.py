@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import hwbmpq
 from hwbmpq.cli.options.common import add_output_options
-from hwbmpq.cli.options.settings import add_data_options, add_settings, data_choices
+from hwbmpq.cli.options.settings import (
+    add_data_options,
+    add_settings,
+    add_trust_option,
+    given_on_command_line,
+)
 from hwbmpq.cli.progress import progress, status
 from hwbmpq.errors import ModelLoadError, TraceError
 from hwbmpq.normalisation import Normalisation
@@ -17,6 +22,7 @@ if TYPE_CHECKING:
     from hwbmpq.data import ImageData, OpenData
     from hwbmpq.graph import LayerGraph
     from hwbmpq.models import LoadedModel
+    from hwbmpq.tasks import Task
     from hwbmpq.training import RunDirectory, RunSettings
 
 
@@ -37,7 +43,7 @@ def describe_model(
                 )
                 example = model.example_input()
                 if data is not None:
-                    example = example.to(data.input_dtype(data_choices(args).get("normalise")))
+                    example = example.to(data.input_dtype(given_on_command_line(args).get("normalise")))
                 return model, hwbmpq.describe(model.network, example, tie=args.tie)
             except (ModelLoadError, TraceError):
                 if device == "cpu":
@@ -106,6 +112,7 @@ def build(
             download=download,
             classes=settings.num_classes if settings.data.startswith("file:") else None,
             layout=settings.layout,
+            has_classes=hwbmpq.tasks.get_task(settings.task).has_classes,
             floats_are_pixels=is_from_0_1_0,
         )
         model = load_network(settings, opened)
@@ -140,6 +147,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     text = "other images (their test part; default: the run's); one of %(choices)s"
     add_data_options(parser, default=None, help=text)
     add_settings(parser, "test_images")
+    text = "the run's network, where its code is another file now, or to run that code without --trust"
+    add_settings(parser, "model", default=None, help=text)
+    add_trust_option(parser)
     parser.add_argument("--best", action="store_true", help="the best epoch's network instead of the last's")
     add_output_options(parser)
 
@@ -154,21 +164,21 @@ class OpenedRun:
     """A torch module."""
     data: "ImageData"
     epoch: int
+    task: "Task"
     remarks: tuple[str, ...]
 
 
 def open_run(args: argparse.Namespace) -> OpenedRun:
     """The run that the options name, with its network restored from the checkpoint."""
     folder = hwbmpq.training.RunDirectory(args.folder).open()
-    asked = {name: getattr(args, name, None) for name in ("data", "data_root", "test_images", "device")}
-    asked |= {"layout": "auto" if args.data else None, **data_choices(args)}
-    saved = folder.load_settings()
-    settings = saved.model_copy(
-        # The checkpoint has the weights: what the run began with is not looked for again.
-        update={"weights": None, "pretrained": False, **{n: v for n, v in asked.items() if v is not None}}
-    )
+    # The checkpoint has the weights: what the run began with is not looked for again.
+    given = {"weights": None, "pretrained": False, **given_on_command_line(args)}
+    if args.data is not None:
+        given.setdefault("layout", "auto")  # the run's is that of its own data
+    settings = folder.load_settings(trust=args.trust, given=given)
+    is_old = folder.load_settings(trust=True).normalise is None
     state, problem = folder.load_checkpoint(best=args.best)
-    model, data = build(settings, download=args.download, is_from_0_1_0=saved.normalise is None)
+    model, data = build(settings, download=args.download, is_from_0_1_0=is_old)
     network = hwbmpq.pipeline.restore(model.network, data, settings, state)
     epoch = int(state.get("progress", state)["epoch"])  # best.pt has it at its top
     remarks = list(data.remarks)
@@ -177,5 +187,11 @@ def open_run(args: argparse.Namespace) -> OpenedRun:
     if epoch < settings.epochs and not args.best:
         remarks.append(f"the run is not finished: this is epoch {epoch} of {settings.epochs}")
     return OpenedRun(
-        folder=folder, settings=settings, network=network, data=data, epoch=epoch, remarks=tuple(remarks)
+        folder=folder,
+        settings=settings,
+        network=network,
+        data=data,
+        epoch=epoch,
+        task=hwbmpq.tasks.get_task(settings.task),
+        remarks=tuple(remarks),
     )

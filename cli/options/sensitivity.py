@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import hwbmpq
 from hwbmpq.cli.options.common import RegistryNames, add_count, check_output
 from hwbmpq.cli.options.network import describe_model, own_normalisation
-from hwbmpq.cli.options.settings import add_data_options, add_settings, data_choices
+from hwbmpq.cli.options.settings import add_data_options, add_settings, given_on_command_line
 from hwbmpq.cli.progress import progress
 from hwbmpq.errors import HwbmpqError, UnknownNameError
 from hwbmpq.registry import SENSITIVITIES
@@ -93,7 +93,12 @@ def _search_spaces(
 ) -> "tuple[list[SearchSpace], list[str]]":
     """For each device that has the costs, and why the others are left out."""
     spaces, refusals = [], []
-    options = {"bits": args.bits, "activation_bits": args.activation_bits}
+    options = {
+        "bits": args.bits,
+        "activation_bits": args.activation_bits,
+        "pin": args.pin,
+        "keep_float": args.keep_float or (),
+    }
     for profile in profiles:
         try:
             spaces.append(hwbmpq.pipeline.build_search_space(graph, profile, budgets, **options))
@@ -120,7 +125,7 @@ def _open_data(args: argparse.Namespace) -> "OpenData":
 def _images(
     args: argparse.Namespace, data: "OpenData", model: "LoadedModel"
 ) -> "LabelledImages | LoaderImages":
-    normalise = data_choices(args).get("normalise") or own_normalisation(args, model)
+    normalise = given_on_command_line(args).get("normalise") or own_normalisation(args, model)
     with redirect_stdout(sys.stderr):
         return data.training_images(model.input_size, count=args.images, normalise=normalise)
 

@@ -8,6 +8,7 @@ import torch
 from hwbmpq.data.contents import Samples as Values
 from hwbmpq.data.contents import recognise
 from hwbmpq.data.dataset import StoredPart
+from hwbmpq.data.numpy_files import read_array
 from hwbmpq.data.registry import DataParts, Request, parts_in_memory
 from hwbmpq.errors import HwbmpqError
 
@@ -28,7 +29,7 @@ def array_parts(request: Request, train: Samples, test: Samples | None, remarks:
 
 
 def _read(samples: Samples) -> Values:
-    arrays = [_read_one(path) for path, _ in samples]
+    arrays = [read_array(path, hint="save it with np.save") for path, _ in samples]
     first = arrays[0]
     for array, (path, _) in zip(arrays, samples, strict=True):
         if (array.shape, array.dtype) != (first.shape, first.dtype):
@@ -38,13 +39,3 @@ def _read(samples: Samples) -> Values:
                 hint="give all samples one shape and one type",
             )
     return np.stack(arrays)
-
-
-def _read_one(path: str) -> Values:
-    try:
-        found: Values = np.load(path, allow_pickle=False)  # a pickle could run any code
-    except (OSError, ValueError, EOFError) as error:
-        raise HwbmpqError(
-            f"{path}: cannot be read as an array: {error}", hint="save it with np.save, without objects"
-        ) from error
-    return found

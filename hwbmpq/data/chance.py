@@ -20,10 +20,10 @@ def is_chance(accuracy: float, samples: int, classes: int) -> bool:
 
 
 def chance_remark(
-    accuracy: float | None, samples: int, classes: int, *, inputs: str, what: str, name: str
+    accuracy: float | None, samples: int, classes: int | None, *, inputs: str, what: str, name: str
 ) -> str | None:
     """A warning with the likely causes if an accuracy is that of guessing; ``inputs`` says how these are normalised."""
-    if accuracy is None or not is_chance(accuracy, samples, classes):
+    if accuracy is None or classes is None or not is_chance(accuracy, samples, classes):
         return None
     shown = inputs.removeprefix("inputs: ").partition(";")[0]
     return (

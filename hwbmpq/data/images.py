@@ -36,9 +36,11 @@ class Resident:
 
     pixels: Tensor
     """(N, H, W, C), uint8, contiguous; of arrays, (N, …) of any type."""
+    indices: Tensor | None = None
+    """Which of them; None: all."""
 
     def take(self, indices: Tensor) -> Tensor:
-        return self.pixels.index_select(0, indices)
+        return self.pixels.index_select(0, indices if self.indices is None else self.indices[indices])
 
     def stream(self, orders: Iterable[Tensor]) -> Iterator[Tensor]:
         return (self.take(indices) for indices in orders)
@@ -225,8 +227,8 @@ class LabelledImages:
     pixels: Pixels
     """Bytes (N, H, W, C); C is 1 for grey images, which are repeated for each channel of the network."""
     labels: Tensor
-    """(N,), int64."""
-    classes: int
+    """(N,), int64; where the targets are not classes, any numbers."""
+    classes: int | None
     input_size: tuple[int, ...]
     """(C, H, W) that ``batches`` yields."""
     mean: tuple[float, ...]
@@ -279,10 +281,13 @@ class ImageData:
     name: str
     train: LabelledImages
     test: LabelledImages
-    classes: int
+    classes: int | None
+    """None where there are no classes."""
     augment: str
     """The augmentation that suits these images: a name of ``AUGMENTATIONS``."""
     remarks: tuple[str, ...] = ()
+    validation: LabelledImages | None = None
+    """What epochs are compared on, if that is not the test part; see ``hold_out_validation``."""
 
     @property
     def inputs(self) -> str:

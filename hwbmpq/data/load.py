@@ -50,7 +50,7 @@ def open_data(
         floats_are_pixels=floats_are_pixels,
     )
     parts = source.open(request)
-    if classes is not None and parts.classes > classes:
+    if classes is not None and parts.classes is not None and parts.classes > classes:
         raise HwbmpqError(
             f"{spec}: has labels up to {parts.classes - 1}, but only {classes} classes are expected",
             hint=f"give the network {parts.classes} classes",

@@ -1,17 +1,14 @@
 """Samples in Keras's layout: an ``.npz`` file with x_train, y_train, x_test and y_test."""
 
-import zipfile
-import zlib
 from pathlib import Path
-
-import numpy as np
-from numpy.lib.npyio import NpzFile
 
 from hwbmpq.data.contents import Contents, Samples, checked_labels, recognise
 from hwbmpq.data.dataset import ArrayImages, StoredPart, hold_out
+from hwbmpq.data.numpy_files import open_arrays
 from hwbmpq.data.registry import DataParts, Request, parts_in_memory, register
 from hwbmpq.data.stored_arrays import StoredArrays
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.printable import cut
 
 _PARTS = ("train", "test")
 _HELD_OUT = 10
@@ -54,21 +51,9 @@ def _read_parts(path: str, wanted: int) -> dict[str, tuple[Samples, Samples]]:
     """Samples and labels of the first ``wanted`` parts that there are."""
     if not Path(path).is_file():
         raise HwbmpqError(f"{path}: no such file", hint="give the path of an npz file: npz:FILE")
-    try:
-        # Opened here: numpy does not close a file that turns out not to be an archive.
-        with Path(path).open("rb") as file:
-            archive = np.load(file, allow_pickle=False)  # a pickle could run any code
-            if not isinstance(archive, NpzFile):
-                raise HwbmpqError(f"{path}: holds a single array, not an npz archive", hint=_LAYOUT_HINT)
-            parts = [part for part in _PARTS if f"x_{part}" in archive and f"y_{part}" in archive]
-            if not parts:
-                held = ", ".join(archive) or "nothing"
-                raise HwbmpqError(f"{path}: holds no x_train with y_train, but {held}", hint=_LAYOUT_HINT)
-            arrays = {part: (archive[f"x_{part}"], archive[f"y_{part}"]) for part in parts[:wanted]}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise HwbmpqError(f"{path}: cannot be read as an npz file: {error}", hint=_hint(error)) from error
-    return arrays
-
-
-def _hint(error: Exception) -> str:
-    return "save it again with np.savez, without pickled objects" if "pickle" in str(error) else _LAYOUT_HINT
+    with open_arrays(path, hint=_LAYOUT_HINT) as archive:
+        parts = [part for part in _PARTS if f"x_{part}" in archive and f"y_{part}" in archive]
+        if not parts:
+            held = cut(", ".join(archive)) or "nothing"
+            raise HwbmpqError(f"{path}: holds no x_train with y_train, but {held}", hint=_LAYOUT_HINT)
+        return {part: (archive[f"x_{part}"], archive[f"y_{part}"]) for part in parts[:wanted]}

@@ -37,7 +37,7 @@ class OpenData:
     layout: str = "auto"
 
     @property
-    def classes(self) -> int:
+    def classes(self) -> int | None:
         return self.parts.classes
 
     @property

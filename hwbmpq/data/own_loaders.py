@@ -31,7 +31,7 @@ def open_loaders(request: Request) -> DataParts:
     return DataParts(
         train=train,
         test=test if request.needs_test else None,
-        classes=(request.classes or _count_classes(train)) if request.has_classes else 0,
+        classes=(request.classes or _count_classes(train)) if request.has_classes else None,
         image_size=tuple(inputs.shape[1:]),
         dtype=inputs.dtype,
     )

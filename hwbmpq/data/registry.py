@@ -41,8 +41,8 @@ class DataParts:
     train: Part | LoaderPart
     test: Part | LoaderPart | None
     """None only if none was asked for."""
-    classes: int
-    """0 if the targets are not classes."""
+    classes: int | None
+    """None if the targets are not classes."""
     image_size: tuple[int, ...]
     """Of images (C, H, W); of arrays, as they are stored."""
     remarks: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ def parts_in_memory(
     return DataParts(
         train=train,
         test=test,
-        classes=int(train.labels.max()) + 1 if request.has_classes else 0,
+        classes=int(train.labels.max()) + 1 if request.has_classes else None,
         image_size=train.images.size,
         remarks=remarks,
     )

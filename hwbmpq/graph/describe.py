@@ -9,11 +9,14 @@ from typing import Any
 import networkx as nx
 from torch import Tensor, nn
 
+from hwbmpq.deprecated import renamed_arguments
 from hwbmpq.errors import NoLayersError
 from hwbmpq.graph.dataflow import Dataflow, find_ties
 from hwbmpq.graph.layergraph import LayerGraph
 from hwbmpq.graph.operations import LAYER_KINDS, WEIGHTED_MODULES, Operation, Trace, nonnegative_tensors
+from hwbmpq.graph.stored import stored_state
 from hwbmpq.graph.trace import trace
+from hwbmpq.inputs import Inputs
 from hwbmpq.quant.quantizers import InputQuantizer
 from hwbmpq.values import DEFAULT_TIE, Layer, Uncovered
 
@@ -23,13 +26,21 @@ _ATTENTION_MODULES = (nn.MultiheadAttention, nn.modules.linear.NonDynamicallyQua
 _Key = tuple[str, str, str]  # name, kind, reason
 
 
-def describe(model: nn.Module, example_input: Tensor, *, tie: str = DEFAULT_TIE) -> LayerGraph:
+@renamed_arguments(example_input="example_args")
+def describe(
+    model: nn.Module,
+    example_args: Inputs,
+    example_kwargs: Mapping[str, Any] | None = None,
+    *,
+    tie: str = DEFAULT_TIE,
+) -> LayerGraph:
     """Find the weighted layers of ``model``, what feeds them, and which must share a width.
 
-    ``example_input`` carries a batch axis; shapes and MACs are those of one sample. ``tie`` is the
-    policy for downsample layers: ``input`` (the paper's), ``sibling`` (HAWQ's) or ``none``.
+    ``example_args`` is what the model is called with: a tensor, a tuple of arguments, or a dict of keyword arguments,
+    to which ``example_kwargs`` adds. Tensors carry a batch axis; shapes and MACs are those of one sample. ``tie`` is
+    the policy for downsample layers: ``input`` (the paper's), ``sibling`` (HAWQ's) or ``none``.
     """
-    return describe_trace(model, trace(model, example_input), tie=tie)
+    return describe_trace(model, trace(model, example_args, example_kwargs), tie=tie)
 
 
 def describe_trace(model: nn.Module, traced: Trace, *, tie: str = DEFAULT_TIE) -> LayerGraph:
@@ -52,6 +63,7 @@ def describe_trace(model: nn.Module, traced: Trace, *, tie: str = DEFAULT_TIE) -
         operations=graph,
         traced_by=traced.traced_by,
         notes=traced.notes,
+        stored=stored_state(model, layers),
     )
 
 
@@ -103,7 +115,9 @@ def _describe_layers(
         module = model.get_submodule(name)
         owner = owner_of.setdefault(module.weight, name)  # type: ignore[arg-type]
         layer = _describe_layer(name, module, runs, flow, nonnegative)
-        layers.append(layer if owner == name else replace(layer, parameters=0, shares_weight_with=owner))
+        layers.append(
+            layer if owner == name else replace(layer, parameters=0, scales=0, shares_weight_with=owner)
+        )
     # A layer that shares its weight with an end is one too: the weight has one width.
     ends = {layer.shares_weight_with or layer.name for layer in layers if layer.is_end}
     return tuple(replace(layer, is_end=(layer.shares_weight_with or layer.name) in ends) for layer in layers)
@@ -117,6 +131,7 @@ def _describe_layer(
     kind = LAYER_KINDS[runs[0].kind]
     input_shapes = [flow.shape(run.inputs[0]) for run in runs]
     # Each weight meets every position of the output, or of the input where it is scattered.
+    shapes = [(read, run.shape) for read, run in zip(input_shapes, runs, strict=True)]
     multiplied = input_shapes if kind.startswith("conv_transpose") else [run.shape for run in runs]
     return Layer(
         name=name,
@@ -130,6 +145,8 @@ def _describe_layer(
         input_signed=not all(run.inputs[0] in nonnegative for run in runs),
         **_geometry(module),
         calls=len(runs),
+        call_shapes=tuple(shapes) if len(set(shapes)) > 1 else (),
+        float_bits=8 * weight.element_size(),
         reads_network_input=any(flow.is_network_input(run.inputs[0]) for run in runs),
         reads=tuple(dict.fromkeys(flow.tensor_read(run.inputs[0]) for run in runs)),
         fed_by=tuple(dict.fromkeys(node for run in runs for node in flow.upstream(run.name))),

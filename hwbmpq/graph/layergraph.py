@@ -1,7 +1,7 @@
 """``LayerGraph``: a network's weighted layers, how they are connected, and what stays in float."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -9,7 +9,17 @@ from typing import Any
 import networkx as nx
 
 from hwbmpq.graph.dataflow import Dataflow
-from hwbmpq.values import UNCOVERED_REASONS, Layer, Schedule, StoredTensor, TieGroup, Uncovered, Unquantized
+from hwbmpq.quant.prepare import scale_count
+from hwbmpq.values import (
+    UNCOVERED_REASONS,
+    Layer,
+    Schedule,
+    StoredState,
+    StoredTensor,
+    TieGroup,
+    Uncovered,
+    Unquantized,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +34,16 @@ class LayerGraph:
     ``is_output``."""
     traced_by: str
     notes: tuple[str, ...] = ()
+    stored: tuple[StoredState, ...] = ()
+    """What is stored beside the layers' weights: biases, norms, clipping points, parameters left in float, buffers."""
+
+    def with_scales(self, *, per_channel: bool) -> "LayerGraph":
+        """The same network, its weights stored with one scale per output channel, or one per layer."""
+        layers = (
+            layer if layer.shares_weight_with else replace(layer, scales=scale_count(layer, per_channel))
+            for layer in self.layers
+        )
+        return replace(self, layers=tuple(layers))
 
     def __iter__(self) -> Iterator[Layer]:
         return iter(self.layers)

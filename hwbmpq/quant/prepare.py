@@ -194,6 +194,11 @@ def _switch_off_fused_paths(model: nn.Module) -> None:
             module.activation_relu_or_gelu = 0  # which makes the kernel inapplicable
 
 
+def scale_count(layer: Layer, per_channel: bool) -> int:
+    """Scales that a layer's weight has: one, or one per index of its output axis."""
+    return layer.weight_shape[_output_axis(layer)] if per_channel else 1
+
+
 def _output_axis(layer: Layer) -> int:
     """Transposed convolutions hold their output channels (of one group) on the second axis."""
     return 1 if layer.kind.startswith("conv_transpose") else 0

@@ -8,6 +8,7 @@ if _TYPE_CHECKING:
     from hwbmpq.training.evaluation import EVALUATION_BATCH as EVALUATION_BATCH
     from hwbmpq.training.evaluation import Evaluation as Evaluation
     from hwbmpq.training.evaluation import evaluate as evaluate
+    from hwbmpq.training.evaluation import figures as figures
     from hwbmpq.training.hooks import StepReport as StepReport
     from hwbmpq.training.hooks import TrainingHook as TrainingHook
     from hwbmpq.training.recipes import PAPER_RECIPES as PAPER_RECIPES
@@ -20,5 +21,6 @@ if _TYPE_CHECKING:
     from hwbmpq.training.setup import find_device as find_device
     from hwbmpq.training.tensorboard import TensorBoardHook as TensorBoardHook
     from hwbmpq.training.trainer import Trainer as Trainer
+    from hwbmpq.training.trust import UntrustedCodeError as UntrustedCodeError
 
 __getattr__, __dir__, __all__ = _lazy_names(__name__)

@@ -16,11 +16,19 @@ from pydantic import (
 )
 
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.hardware import ProfileError, yaml_reader
+from hwbmpq.io import read_regular
 from hwbmpq.normalisation import given_normalisation
-from hwbmpq.registry import DATA_SOURCES, METHODS, OBJECTIVES, QUANTIZERS, SENSITIVITIES, SOLVERS
+from hwbmpq.registry import DATA_SOURCES, METHODS, OBJECTIVES, QUANTIZERS, SENSITIVITIES, SOLVERS, TASKS
 from hwbmpq.search.config import AllocationConfig, setting_problems
 from hwbmpq.training.recipes import get_paper_recipe, recipe_for
+from hwbmpq.units import shown
 
+_MOST = 2**31
+"""Above any count of images, epochs or classes; what a file asks for may be memory."""
+_LARGEST = 2**63
+WRITTEN_BY = "# written by: hwbmpq"
+"""How the settings of a run begin; those that people write do not."""
 CHOSEN_BY_NAME = {
     "method": METHODS,
     "objective": OBJECTIVES,
@@ -73,14 +81,19 @@ class RunSettings(AllocationConfig):
     """Train on a random N of the images."""
     test_images: int | None = Field(default=None, ge=1)
     """Evaluate on a random N of the images."""
+    validation: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Training images that are held out to compare epochs on: a share below 1, or a number; 0: none, test images decide
+    (by default a tenth, up to 5,000; none for the paper's recipes)."""
+    task: str = "classification"
+    """What to train for: a loss and a metric by name, or file:PATH.py:NAME, a hwbmpq.tasks.Task of your own."""
     calibration_images: int = Field(default=512, ge=1)
     """Images for a run without training."""
     augment: Literal["none", "crop", "flip-crop", "random-resized-crop", "rand-augment"] | None = None
     """The last two are for photographs; by default what suits the data."""
-    workers: int | None = Field(default=None, ge=0)
+    workers: int | None = Field(default=None, ge=0, le=256)
     """Processes that read images; by default up to four for files, none for images in memory."""
     # schedule
-    epochs: int = Field(ge=0)
+    epochs: int = Field(ge=0, le=1_000_000)
     """Epochs in all, 0 for no training, only calibration; by default 200 for CIFAR, 100 for Tiny-ImageNet, 20 for
     digits, 30 elsewhere."""
     warmup_epochs: int | None = Field(default=None, ge=1)
@@ -133,6 +146,8 @@ class RunSettings(AllocationConfig):
         """YAML's ``yes`` is a number to Python, and a mistake to people."""
         if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
             raise ValueError("give a value, not yes or no")
+        if isinstance(value, int) and abs(value) >= (_LARGEST if info.field_name == "seed" else _MOST):
+            raise ValueError("the number is too large")
         return value
 
     @field_validator(*CHOSEN_BY_NAME)
@@ -157,6 +172,18 @@ class RunSettings(AllocationConfig):
     def _registered_source(cls, spec: str) -> str:
         kind, colon, detail = spec.partition(":")
         return f"{DATA_SOURCES.resolve(kind)}{colon}{detail}"
+
+    @field_validator("validation")
+    @classmethod
+    def _share_or_count(cls, amount: float | None) -> float | None:
+        if amount is not None and amount > 1 and not amount.is_integer():
+            raise ValueError("give a share below 1, such as 0.1, or a whole number of images")
+        return amount
+
+    @field_validator("task")
+    @classmethod
+    def _registered_task(cls, spec: str) -> str:
+        return spec if spec.startswith("file:") else TASKS.resolve(spec)
 
     @field_validator("lr_decay_at")
     @classmethod
@@ -186,9 +213,9 @@ def resolve_settings(given: Mapping[str, Any], *, recipe: str | None = None) -> 
     if unknown:
         names = list(RunSettings.model_fields)
         begin_so = [name for name in names if name.startswith(unknown[0])]
-        close = begin_so or get_close_matches(unknown[0], names, n=1)
+        close = begin_so or get_close_matches(unknown[0][:100], names, n=1)
         raise HwbmpqError(
-            f"there is no setting {unknown[0]!r}" + (f": did you mean {close[0]}?" if close else ""),
+            f"there is no setting {shown(unknown[0])}" + (f": did you mean {close[0]}?" if close else ""),
             hint=f"settings are {', '.join(RunSettings.model_fields)}",
         )
     epochs = said.get("epochs")
@@ -217,16 +244,19 @@ _PERIODIC = ("warmup_epochs", "interval_epochs")
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """What a YAML file of settings says; checked by ``resolve_settings``."""
+    """What a YAML file of settings says; checked by ``resolve_settings``.
+
+    A run of 0.1.0 knew no validation images; its settings keep meaning what they meant.
+    """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise HwbmpqError(f"{path}: cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise HwbmpqError(f"{path}: is not valid YAML: {error}") from error
-    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
-        raise HwbmpqError(f"{path}: holds no settings", hint="write lines like `epochs: 30`")
-    return content
+        content = read_regular(path, yaml_reader.MOST_BYTES)
+        found: dict[str, Any] = yaml_reader.parse_document(content, str(path), "a file of settings").plain()
+    except (OSError, ValueError) as error:  # ValueError: a path that cannot be
+        what = getattr(error, "strerror", None) or error
+        raise HwbmpqError(f"{path}: cannot be read: {what}") from error
+    except ProfileError as error:
+        raise HwbmpqError(str(error), hint="write lines like `epochs: 30`") from None
+    return {"validation": 0, **found} if content.startswith(WRITTEN_BY.encode()) else found
 
 
 def settings_yaml(settings: RunSettings, header: str = "") -> str:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.training.hooks import StepReport, TrainingHook
+from hwbmpq.training.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from hwbmpq.training.trainer import Trainer
 
-_CURVES = ("loss", "train_accuracy", "test_accuracy", "test_loss", "learning_rate")
+_CURVES = ("loss", "train_accuracy", "learning_rate")
 
 
 class TensorBoardHook(TrainingHook):
@@ -21,7 +22,9 @@ class TensorBoardHook(TrainingHook):
             from torch.utils import tensorboard  # an optional extra
         except ImportError as error:
             raise HwbmpqError("TensorBoard is not installed", hint="pip install tensorboard") from error
-        self._make_writer: Any = lambda: tensorboard.SummaryWriter(str(folder / "tensorboard"))
+        self._make_writer: Any = lambda: tensorboard.SummaryWriter(
+            str(RunDirectory(folder).subfolder("tensorboard"))
+        )
         self._writer: Any = None
 
     def __enter__(self) -> "TensorBoardHook":
@@ -39,7 +42,8 @@ class TensorBoardHook(TrainingHook):
         self._writer.add_scalar("step/loss", report.loss, done)
 
     def after_epoch(self, record: Mapping[str, Any], decision: Any) -> None:
-        for name in _CURVES:
+        compared = [name for name in record if name.startswith(("test_", "validation_"))]
+        for name in [name for name in (*_CURVES, *compared) if name in record]:
             self._writer.add_scalar(f"epoch/{name}", record[name], record["epoch"])
         for layer, text in record["bits"].items():
             width = int(text.removeprefix("W").partition("A")[0])

@@ -9,21 +9,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hwbmpq.errors import HwbmpqError
 from hwbmpq.export.packed.file import INPUTS, SCALES, PackedMetadata
-from hwbmpq.graph.operations import WEIGHTED_MODULES
+from hwbmpq.graph.stored import (
+    BIASES,
+    CLIPPING,
+    CLIPPING_BITS,
+    NORMS,
+    OTHER,
+    join,
+    label_of,
+    names_by_tensor,
+    own_state,
+    weight_names,
+)
 from hwbmpq.quant import as_precision
-from hwbmpq.quant.layers import FROZEN, QuantizedLayer, weight_entries
 from hwbmpq.quant.prepare import Width, shared_inputs
-from hwbmpq.quant.quantizers import InputQuantizer
 from hwbmpq.values import FLOAT_BITS, Layer
 
-WEIGHTS, SCALE, CLIPPING = "packed weights", "scales", "clipping points"
-BIASES, NORMS, OTHER, HEADER = "biases", "norms", "other tensors in float", "file header"
+WEIGHTS, SCALE = "packed weights", "scales"
+HEADER = "file header"
 LABELS = (WEIGHTS, SCALE, CLIPPING, BIASES, NORMS, OTHER, HEADER)
 
 _SCALE_BYTES = 4
-_INPUT_BYTES = 8
 _HEADER_BYTES, _TENSOR_BYTES, _LAYER_BYTES = 450, 68, 140
 """Bytes of the file's header: for itself, for each tensor and for each layer, without their names."""
 
@@ -91,7 +98,7 @@ def account_for(
     labels = dict.fromkeys(packed, WEIGHTS) | {SCALES: SCALE, INPUTS: CLIPPING}
     actual: Counter[str] = Counter({HEADER: header_bytes})
     for name, value in tensors.items():
-        actual[labels.get(name) or _label(model, name)] += value.nbytes
+        actual[labels.get(name) or label_of(model, name)] += value.nbytes
     return _account(predicted, actual)
 
 
@@ -119,14 +126,14 @@ def _predict(
         {
             WEIGHTS: ceil(sum(elements * bits[name] for name, (elements, _) in quantized.items()) / 8),
             SCALE: _SCALE_BYTES * sum(scales for _, scales in quantized.values()),
-            CLIPPING: _INPUT_BYTES * inputs,
+            CLIPPING: CLIPPING_BITS // 8 * inputs,
             HEADER: _HEADER_BYTES
             + sum(len(name) + _TENSOR_BYTES for name in names)
             + sum(2 * len(name) + _LAYER_BYTES for name in bits),
         }
     )
     for name, value in rest.items():
-        found[_label(model, name)] += value.numel() * value.element_size()
+        found[label_of(model, name)] += value.numel() * value.element_size()
     return found
 
 
@@ -135,55 +142,6 @@ def _rest(model: nn.Module, quantized: Iterable[str]) -> dict[str, Tensor]:
     packed = weight_names(model, map(model.get_submodule, quantized))
     state = own_state(model)
     return {group[0]: state[group[0]] for group in names_by_tensor(state) if not packed & set(group)}
-
-
-def _label(model: nn.Module, name: str) -> str:
-    path, _, entry = name.rpartition(".")
-    module = model.get_submodule(path)
-    if "norm" in type(module).__name__.lower():
-        return NORMS
-    return BIASES if entry == "bias" and isinstance(module, WEIGHTED_MODULES) else OTHER
-
-
-def own_state(model: nn.Module) -> dict[str, Tensor]:
-    """What the float network has in its state_dict: the very tensors, parameters being parameters."""
-    added = {
-        join(path, entry)
-        for path, module in model.named_modules(remove_duplicate=False)
-        if isinstance(module, (InputQuantizer, QuantizedLayer))
-        for entry in (*module.added_entries, FROZEN)
-    }
-    state = {name: value for name, value in model.state_dict(keep_vars=True).items() if name not in added}
-    for name, value in state.items():
-        if not isinstance(value, Tensor):
-            raise HwbmpqError(
-                f"{name} in the network's state_dict is a {type(value).__name__}: only tensors can be stored"
-            )
-    return state
-
-
-def names_by_tensor(state: dict[str, Tensor]) -> list[list[str]]:
-    """Names of one and the same tensor, together."""
-    groups: dict[int, list[str]] = {}
-    for name, value in state.items():
-        groups.setdefault(id(value), []).append(name)
-    return list(groups.values())
-
-
-def weight_names(model: nn.Module, layers: Iterable[nn.Module]) -> set[str]:
-    """The weights of ``layers``, and what they are made from, under all names in the network's state_dict."""
-    wanted = {id(layer) for layer in layers}
-    return {
-        join(path, entry)
-        for path, module in model.named_modules(remove_duplicate=False)
-        if id(module) in wanted
-        for entry in weight_entries(module)
-    }
-
-
-def join(path: str, entry: str) -> str:
-    """The name of an entry of the module at ``path``, which is "" for the network itself."""
-    return f"{path}.{entry}" if path else entry
 
 
 def is_channels_last(model: nn.Module) -> bool:

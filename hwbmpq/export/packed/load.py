@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from hwbmpq.errors import HwbmpqError, ModelLoadError, UnknownNameError
 from hwbmpq.export.packed.container import DTYPE_NAMES, DTYPES, PackedFileError, short
-from hwbmpq.export.packed.contents import names_by_tensor, own_state, weight_names
 from hwbmpq.export.packed.file import Origin, PackedFile, PackedLayer, read_packed
 from hwbmpq.export.packed.save import FILE_NAME
 from hwbmpq.export.stored_weights import StoredWeight
 from hwbmpq.graph.operations import WEIGHTED_MODULES
+from hwbmpq.graph.stored import names_by_tensor, own_state, weight_names
 from hwbmpq.models import load_model
 from hwbmpq.quant import assign, quantized_layers
 from hwbmpq.quant.layers import QuantizedLayer

@@ -12,15 +12,7 @@ import hwbmpq
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.export.packed.bitpack import pack
 from hwbmpq.export.packed.container import DTYPE_NAMES, write_container
-from hwbmpq.export.packed.contents import (
-    SizeAccount,
-    account_for,
-    is_channels_last,
-    join,
-    names_by_tensor,
-    own_state,
-    weight_names,
-)
+from hwbmpq.export.packed.contents import SizeAccount, account_for, is_channels_last
 from hwbmpq.export.packed.file import (
     INPUTS,
     SCALES,
@@ -32,9 +24,12 @@ from hwbmpq.export.packed.file import (
     PackedQuantizer,
 )
 from hwbmpq.export.stored_weights import StoredWeight, stored_weights
+from hwbmpq.graph.stored import join, names_by_tensor, own_state, weight_names
+from hwbmpq.inputs import Inputs
 from hwbmpq.quant import quantized_layers
 from hwbmpq.quant.layers import FROZEN, QuantizedLayer, weight_entries
 from hwbmpq.quant.quantizers import InputQuantizer
+from hwbmpq.search.watch import warn_if_undecided
 from hwbmpq.values import FLOAT_BITS
 
 FILE_NAME = "model.safetensors"
@@ -42,21 +37,23 @@ FILE_NAME = "model.safetensors"
 
 
 def save_packed(
-    model: nn.Module, path: str | Path, *, example_input: Tensor, origin: Mapping[str, Any] | None = None
+    model: nn.Module, path: str | Path, *, example_input: Inputs, origin: Mapping[str, Any] | None = None
 ) -> SizeAccount:
     """Write a quantized network atomically, for ``hwbmpq.load`` to read.
 
     ``origin`` is what the network came from: ``model`` (a specification such as ``timm:resnet18``), ``num_classes``,
     ``input_size``, ``target``, and whatever else JSON can hold. Without ``model``, loading needs the network as well.
-    ``example_input`` is used only if layers compute their weights in the forward pass. The network is not changed.
+    ``example_input`` (a tensor, a tuple of arguments or a dict of keyword arguments) is used only if layers compute their
+    weights in the forward pass. The network is not changed.
     """
+    warn_if_undecided(model)
     metadata, tensors = _content(model, example_input, origin or {})
     header_bytes = write_container(Path(path), tensors, metadata.to_json())
     return account_for(model, metadata, tensors, header_bytes)
 
 
 def _content(
-    model: nn.Module, example_input: Tensor, origin: Mapping[str, Any]
+    model: nn.Module, example_input: Inputs, origin: Mapping[str, Any]
 ) -> tuple[PackedMetadata, dict[str, Tensor]]:
     layers = _layers_of(model)
     weights = stored_weights(model, example_input)
