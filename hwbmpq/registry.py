@@ -248,7 +248,7 @@ DATA_SOURCES: Registry[Any] = Registry(
     _in(
         "hwbmpq.data",
         "digits=bundled cifar10=torchvision_sets cifar100=torchvision_sets tinyimagenet=folder "
-        "fashion-mnist=torchvision_sets folder npz fake=bundled",
+        "fashion-mnist=torchvision_sets folder npz file=own_loaders fake=bundled",
     ),
     check=_has_method("open(request)"),
 )

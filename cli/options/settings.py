@@ -10,6 +10,7 @@ import hwbmpq
 from hwbmpq.cli.options.common import RegistryNames, activation_bits, parse_bits, several
 from hwbmpq.cli.options.parser import Within
 from hwbmpq.errors import HwbmpqError, UnknownNameError
+from hwbmpq.normalisation import given_normalisation
 from hwbmpq.registry import DATA_SOURCES, TASKS
 from hwbmpq.training import trust
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 _GROUPS = {
     "method": "method objective sensitivity quantizer per_channel",
-    "data": "data data_root task train_images validation test_images calibration_images augment workers",
+    "data": "data data_root normalise mean std layout task train_images validation test_images calibration_images augment "
+    "workers",
     "schedule": "epochs warmup_epochs interval_epochs decide_after max_steps",
 }
 """The settings that ``compress`` lists together; what stands in no group is about optimization."""
@@ -27,6 +29,9 @@ _VALUES = {
     "input": "CxHxW",
     "weights": "FILE",
     "data_root": "DIR",
+    "normalise": "none|imagenet|data|MEAN/STD",
+    "mean": "0.5,0.4,0.4",
+    "std": "0.2,0.2,0.2",
     "device": "auto|cpu|cuda|mps",
     "validation": "SHARE|COUNT",
     "decide_after": "20,40,100",
@@ -40,7 +45,8 @@ _LONG_CHOICES = 40
 _MAY_CHANGE = {"baseline", "device", "data_root", "checkpoint_minutes", "workers"}
 """Settings that a resumed run may get anew: they change nothing in the result."""
 _FOLLOW_EPOCHS = ("warmup_epochs", "interval_epochs", "decide_after")
-_FOLLOW_DATA = ("input", "num_classes")
+_FOLLOW_DATA = ("input", "num_classes", "normalise", "layout")
+_NORMALISATION = ("normalise", "mean", "std")
 
 
 def add_settings(group: argparse._ActionsContainer, names: str, **options: Any) -> None:
@@ -145,9 +151,10 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool = True,
 
 
 def add_data_options(group: argparse._ActionsContainer, **options: Any) -> None:
-    """``--data`` and where to look for it; ``options`` are those of ``--data``."""
+    """``--data``, where to look for it and how to take it; ``options`` are those of ``--data``."""
     add_settings(group, "data", **options)
     add_settings(group, "data_root")
+    add_settings(group, "normalise mean std layout", default=None)
     group.add_argument("--download", action="store_true", help="fetch the data set if it is not there")
 
 
@@ -179,7 +186,10 @@ def add_trust_option(parser: argparse._ActionsContainer) -> None:
 def given_on_command_line(args: argparse.Namespace) -> dict[str, Any]:
     """The settings that have been typed."""
     names = hwbmpq.training.RunSettings.model_fields
-    return {name: value for name, value in vars(args).items() if name in names and value is not None}
+    given = {name: value for name, value in vars(args).items() if name in names and value is not None}
+    if given.keys() & set(_NORMALISATION):
+        given["normalise"] = given_normalisation(*(given.pop(name, None) for name in _NORMALISATION))
+    return given
 
 
 def check_budgets(budgets: Mapping[str, str | float]) -> None:
@@ -253,6 +263,8 @@ def settings_from(args: argparse.Namespace) -> "RunSettings":
     named = {name for name in ("model", "data") if name in given}
     if any(not trust.is_same_code(given[name], found.get(name)) for name in named):
         stale += _FOLLOW_DATA
+    if "normalise" in given:
+        stale += _NORMALISATION
     found = {name: value for name, value in found.items() if name not in stale} | given
     for name in ("model", "target"):
         if found.get(name) is None:
@@ -273,7 +285,8 @@ def _with_absolute_paths(settings: dict[str, Any]) -> dict[str, Any]:
     for name in ("weights", "data_root"):
         if found.get(name):
             found[name] = str(Path(found[name]).expanduser().absolute())
-    for name, kinds in (("data", ("npz", "folder")), ("model", ("file",)), ("task", ("file",))):
+    paths = {"data": ("npz", "folder", "file"), "model": ("file",), "task": ("file",)}
+    for name, kinds in paths.items():
         kind, _, path = str(found.get(name, "")).partition(":")
         if kind in kinds:
             found[name] = f"{kind}:{Path(path).expanduser().absolute()}"
