@@ -32,7 +32,8 @@ def describe_model(
         for device in ("cpu",) if needs_values else ("meta", "cpu"):
             try:
                 model = load_model(args, num_classes=args.num_classes, device=device)
-                return model, hwbmpq.describe(model.network, model.example_input(), tie=args.tie)
+                graph = hwbmpq.describe(model.network, model.example_input(), tie=args.tie)
+                return model, graph.with_scales(per_channel=getattr(args, "per_channel", False))
             except (ModelLoadError, TraceError):
                 if device == "cpu":
                     raise  # else: the network looks at values while it is built or runs

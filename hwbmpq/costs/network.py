@@ -49,7 +49,7 @@ class Budget:
     share: float | None = None
     """Of the cost with every layer at its widest."""
     ratio: float | None = None
-    """How many times smaller than in 32-bit float."""
+    """How many times smaller than in float."""
 
 
 def parse_budget(cost: str, text: str | float) -> Budget:
@@ -190,7 +190,9 @@ class NetworkCosts:
         if budget.share is not None:
             return budget.share * self.smallest_and_largest(budget.cost)[1]
         assert budget.ratio is not None
-        return FLOAT_BITS * self.weights / budget.ratio
+        in_float = self.table(budget.cost).float_total
+        # A plug-in's own memory does not say what it is in float: the weights are its measure.
+        return (FLOAT_BITS * self.weights if in_float is None else in_float) / budget.ratio
 
     def peak(self, cost: str, weight_bits: int) -> CostRow:
         """The sum that decides then, for a cost that has several."""

@@ -198,14 +198,19 @@ _PERIODIC = ("warmup_epochs", "interval_epochs")
 def read_settings(path: Path) -> dict[str, Any]:
     """What a YAML file of settings says; checked by ``resolve_settings``."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = yaml.safe_load(text)
     except OSError as error:
         raise HwbmpqError(f"{path}: cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise HwbmpqError(f"{path}: is not valid YAML: {error}") from error
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
         raise HwbmpqError(f"{path}: holds no settings", hint="write lines like `epochs: 30`")
-    return content
+    return {"memory_as_in": "0.1.0", **content} if text.startswith(_WRITTEN_BY_0_1_0) else content
+
+
+_WRITTEN_BY_0_1_0 = "# written by: hwbmpq 0.1.0,"
+"""The first line of a config.yaml whose ``memory`` means the weights alone."""
 
 
 def settings_yaml(settings: RunSettings, header: str = "") -> str:
