@@ -27,13 +27,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import NoReturn
-
-from rich.console import Console
-from rich.markup import escape
 
 import hwbmpq
-from hwbmpq.cli.options.common import HelpFormatter, add_command
+from hwbmpq.cli.console import Console, escape_lines, print_traceback
+from hwbmpq.cli.options.common import add_command
+from hwbmpq.cli.options.parser import HelpFormatter, Parser
+from hwbmpq.cli.render.tables import print_wrapped
 from hwbmpq.errors import HwbmpqError, OtherRankError, RunStoppedError
 
 USER_ERROR = 2
@@ -41,17 +40,9 @@ INTERRUPTED = 130
 _COMMANDS = "compress report evaluate export benchmark inspect targets costs plan frontier".split()
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong as all other errors do, rather than the whole usage first."""
-
-    def error(self, message: str) -> NoReturn:
-        _report(HwbmpqError(message, hint=f"{self.prog} --help"))
-        raise SystemExit(USER_ERROR)
-
-
 def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
     """The parser of all commands; if one of them is ``chosen``, the others get their one line of help only."""
-    parser = _Parser(prog="hwbmpq", formatter_class=HelpFormatter)
+    parser = Parser(prog="hwbmpq", formatter_class=HelpFormatter)
     parser.description, examples, more = str(__doc__).partition("examples:\n")
     parser.epilog = examples + more
     parser.add_argument("--version", action="version", version=f"hwbmpq {hwbmpq.__version__}")
@@ -67,12 +58,14 @@ def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code. Errors of the input are one sentence on stderr and code 2."""
     _reserve_stdout()
+    sys.excepthook = print_traceback
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without × shows ? instead of a traceback
     words = sys.argv[1:] if argv is None else argv
-    args = build_parser(next((word for word in words if not word.startswith("-")), "")).parse_args(words)
+    parser = build_parser(next((word for word in words if not word.startswith("-")), ""))
     try:
+        args = parser.parse_args(words)
         args.run(args)
         if sys.stdout is not None:  # closed by the caller
             sys.stdout.flush()
@@ -82,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _report(error, "stopped")
         return INTERRUPTED
     except HwbmpqError as error:
-        if args.debug:
+        if "--debug" in words:
             raise
         _report(error)
         return USER_ERROR
@@ -115,9 +108,9 @@ def _silence_stdout() -> None:
 
 
 def _report(error: HwbmpqError, what: str = "error") -> None:
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = Console(stderr=True, highlight=False)
     message = str(error)
     separator = "\n" if "\n" in message else " "  # a list of places starts on a line of its own
-    console.print(f"[bold red]{what}:[/]{separator}{escape(message)}")
+    print_wrapped(console, f"[bold red]{what}:[/]{separator}{escape_lines(message)}")
     if error.hint:
-        console.print(f"[bold]try:[/] {escape(error.hint)}")
+        print_wrapped(console, f"[bold]try:[/] {escape_lines(error.hint)}")

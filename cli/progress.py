@@ -5,11 +5,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
+from hwbmpq.cli.console import Console, Text, escape
 from hwbmpq.cli.render.plan import strip
 from hwbmpq.cli.render.tables import and_more, counted, print_remarks
 from hwbmpq.units import amount
@@ -27,7 +25,7 @@ _STRIP = 40
 def status(text: str) -> AbstractContextManager[object]:
     """A spinner on stderr while a person is watching."""
     console = Console(stderr=True)
-    return console.status(text) if console.is_terminal else nullcontext()
+    return console.status(escape(text)) if console.is_terminal else nullcontext()
 
 
 @contextmanager
@@ -36,7 +34,7 @@ def progress(text: str, total: int = 0) -> Iterator[Any]:
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(text, total=total or None)
+        task = bar.add_task(escape(text), total=total or None)
         yield lambda done, total=None: bar.update(task, completed=done, total=total)
 
 

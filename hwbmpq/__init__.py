@@ -34,6 +34,7 @@ if _TYPE_CHECKING:
     from hwbmpq import report as report
     from hwbmpq import search as search
     from hwbmpq import sensitivity as sensitivity
+    from hwbmpq import tasks as tasks
     from hwbmpq import training as training
     from hwbmpq.allocate import Allocation as Allocation
     from hwbmpq.allocate import InfeasibleBudget as InfeasibleBudget

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from hwbmpq.printable import cut
+
 
 class HwbmpqError(Exception):
     """Base of every error that is the input's fault, not a defect of hwbmpq.
@@ -18,9 +20,17 @@ class HwbmpqError(Exception):
 class UnknownNameError(HwbmpqError):
     """A name that a registry or a model zoo does not hold."""
 
-    def __init__(self, what: str, name: str, known: Iterable[str], *, hint: str = "") -> None:
-        known = sorted(known)
-        close = get_close_matches(name, known, n=5, cutoff=0.6) or get_close_matches(name.lower(), known, n=5)
+    def __init__(
+        self, what: str, name: str, known: Iterable[str], *, meant: str = "", hint: str = ""
+    ) -> None:
+        """``meant``: what the name probably stands for, where that is known better than by its letters."""
+        known, name = sorted(known), cut(name, 100)
+        close = (
+            [meant]
+            if meant
+            else get_close_matches(name, known, n=5, cutoff=0.6)
+            or get_close_matches(name.lower(), known, n=5)
+        )
         if close:
             suggestion = f"did you mean {', '.join(close)}?"
         elif len(known) <= 20:
@@ -79,3 +89,7 @@ class MissingFigureError(HwbmpqError):
 
 class UnsupportedLayerError(HwbmpqError):
     """A layer that a cost model cannot cost."""
+
+
+class HwbmpqWarning(UserWarning):
+    """Something goes on, but probably not as it was meant."""

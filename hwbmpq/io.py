@@ -1,7 +1,8 @@
-"""Atomic writing and checksums of files."""
+"""Atomic writing, reading of regular files, and checksums."""
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
@@ -16,18 +17,56 @@ CHECKSUM_DIGITS = 64
 BLANK_CHECKSUM = b"0" * CHECKSUM_DIGITS
 
 
+_MOST_WITH_HOLES = 1 << 26
+_LEAST_SHARE_ON_DISK = 1 / 64
+"""Of a larger file; file systems that compress do not get near it with weights or images."""
+_BLOCK_BYTES = 512
+_WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0)  # opening a pipe would wait for a writer
+
+
+def open_regular(path: str | os.PathLike[str], most_bytes: int) -> BinaryIO:
+    """Open a file to read. An ``OSError`` if it is a pipe, a device or a folder, or larger than ``most_bytes``.
+
+    Files come from strangers: a pipe never answers, ``/dev/zero`` never ends, and a file of holes takes no room on the
+    disk but all of the memory.
+    """
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | _WITHOUT_WAITING))  # noqa: SIM115 (handed out)
+    try:
+        _check_regular(os.fstat(file.fileno()), most_bytes)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def _check_regular(found: os.stat_result, most_bytes: int) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    if found.st_size > most_bytes:
+        raise OSError(errno.EFBIG, f"it has {found.st_size} bytes, more than {most_bytes}")
+    on_disk = getattr(found, "st_blocks", found.st_size) * _BLOCK_BYTES
+    if found.st_size > _MOST_WITH_HOLES and on_disk < found.st_size * _LEAST_SHARE_ON_DISK:
+        raise OSError(errno.EFBIG, f"it has {found.st_size} bytes, and almost all of it is holes")
+
+
+def read_regular(path: str | os.PathLike[str], most_bytes: int) -> bytes:
+    """The content of a file that ``open_regular`` opens."""
+    with open_regular(path, most_bytes) as file:
+        return file.read(os.fstat(file.fileno()).st_size)
+
+
 @contextmanager
 def atomic_write(path: Path, *, keep_old: Path | None = None) -> Iterator[BinaryIO]:
     """A file to write to. It replaces ``path`` once it is on the disk; after an error nothing has changed.
 
-    ``keep_old`` is where the file that is replaced is moved to. Links are followed; devices and folders are refused.
+    ``keep_old`` is where the file that is replaced is moved to. A link is replaced, never written through: in a folder
+    that somebody sent, it may lead anywhere. Devices and folders are refused.
     """
-    asked, path = path, Path(os.path.realpath(path))
     if path.exists() and not path.is_file():
-        raise HwbmpqError(f"{asked} cannot be written: it exists and is not a file")
+        raise HwbmpqError(f"{path} cannot be written: it exists and is not a file")
     temporary = path.with_name(path.name + UNFINISHED)
     try:
-        with temporary.open("wb") as file:
+        with _create(temporary) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -41,9 +80,16 @@ def atomic_write(path: Path, *, keep_old: Path | None = None) -> Iterator[Binary
         if not isinstance(error, OSError):
             raise
         raise HwbmpqError(
-            f"{asked} cannot be written: {error.strerror or error}; what was there before is untouched",
+            f"{path} cannot be written: {error.strerror or error}; what was there before is untouched",
             hint=disk_hint(error),
         ) from error
+
+
+def _create(path: Path) -> BinaryIO:
+    """A new file in the place of what a run that was killed, or a stranger, left there."""
+    if os.path.lexists(path):
+        path.unlink()
+    return path.open("xb")  # must be new, so that no link is followed
 
 
 def _sync_folder(folder: Path) -> None:

@@ -89,7 +89,8 @@ def compress(
     start = time.monotonic()
     if state is not None and settings.epochs == 0:
         raise HwbmpqError(
-            "a run without training has nothing to continue", hint="evaluate it, or start a new run"
+            "a run without training has nothing to continue",
+            hint="leave state out to calibrate anew, or set epochs to train",
         )
     _get_ready(network, data, settings)
     allocator = make_allocator(network, data, settings)

@@ -1,5 +1,5 @@
 """Everything that is chosen by name: cost models, sensitivities, objectives, methods, solvers, quantizers, data sources,
-export formats.
+tasks, export formats.
 
 A name is known from one of three places: hwbmpq itself (the tables below, imported on first use), a program that calls
 ``register``, or an installed package that declares an entry point. Listing names imports none of them.
@@ -252,6 +252,13 @@ DATA_SOURCES: Registry[Any] = Registry(
         "fashion-mnist=torchvision_sets folder npz fake=bundled",
     ),
     check=_has_method("open(request)"),
+)
+TASKS: Registry[Any] = Registry(
+    "task",
+    "hwbmpq.tasks",
+    _in("hwbmpq.tasks", "classification regression segmentation"),
+    hint="use classification, regression, segmentation or file:PATH.py:NAME, a hwbmpq.tasks.Task of your own",
+    check=_has_method("loss(outputs, targets)"),
 )
 EXPORT_FORMATS: Registry[Any] = Registry(
     "export format",

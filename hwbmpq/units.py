@@ -183,3 +183,14 @@ def amount(value: float, unit: str) -> str:
 def decimals(largest: float) -> int:
     """Digits after the point that give a number of this size three or four in all."""
     return 3 if largest < 10 else 2 if largest < 100 else 1 if largest < 1000 else 0
+
+
+_BUDGET_UNITS = {"Gbit-op": "GBOP", "Mbit-op": "MBOP", "bit-op": "BOP"}
+
+
+def budget_text(value: float, unit: str) -> str:
+    """``352.14KiB``: as a budget is written, a little more than ``value``, never less."""
+    name, size = scale(value, unit)
+    digits = max(0, 4 - len(str(int(value / size))))
+    rounded = math.ceil(value / size * 10**digits) / 10**digits
+    return f"{rounded:.{digits}f}{_BUDGET_UNITS.get(name, name)}"

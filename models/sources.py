@@ -175,7 +175,7 @@ def _from_file(request: _Request) -> tuple[nn.Module, tuple[int, ...] | None]:
 
 
 def _call_factory(path: Path, factory: str, num_classes: int | None) -> nn.Module:
-    module = _import_file(path)
+    module = import_file(path)
     build = getattr(module, factory, None)
     if not callable(build):
         own = [
@@ -199,7 +199,8 @@ def _call_factory(path: Path, factory: str, num_classes: int | None) -> nn.Modul
     return network
 
 
-def _import_file(path: Path) -> ModuleType:
+def import_file(path: Path) -> ModuleType:
+    """The user's own file as a module; its neighbours can be imported from it."""
     if not path.is_file():
         raise ModelLoadError(f"no file {path}", hint="check the path; it is relative to this folder")
     with contextlib.suppress(ImportError):

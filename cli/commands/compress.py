@@ -40,13 +40,17 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.markup import escape
-
 import hwbmpq
+from hwbmpq.cli.console import Console, escape
 from hwbmpq.cli.options.common import add_output_options
 from hwbmpq.cli.options.network import build
-from hwbmpq.cli.options.settings import add_training_options, resumed_settings, settings_from
+from hwbmpq.cli.options.settings import (
+    add_training_options,
+    add_trust_option,
+    check_budgets,
+    resumed_settings,
+    settings_from,
+)
 from hwbmpq.cli.progress import TrainingProgress
 from hwbmpq.cli.render.plan import explained_infeasible
 from hwbmpq.cli.render.report import accuracy_lines, baseline_line, print_run
@@ -77,6 +81,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--config", metavar="FILE", help="settings as YAML, such as a run's config.yaml; flags win"
     )
+    add_trust_option(group)
     group.add_argument("--tensorboard", action="store_true", help="write curves for TensorBoard into the run")
     group.add_argument("-q", "--quiet", action="store_true", help="only the result")
     group.add_argument("-v", "--verbose", action="store_true", help="why each layer moved")
@@ -95,8 +100,7 @@ class _Trained:
 def run(args: argparse.Namespace) -> None:
     settings = _settings(args)
     hwbmpq.load_profile(settings.target)  # before anything slow
-    for name, text in settings.budgets.items():
-        hwbmpq.costs.parse_budget(name, text)
+    check_budgets(settings.budgets)
     hwbmpq.distributed.join(use_cuda=hwbmpq.training.find_device(settings.device).type == "cuda")
     with ExitStack() as stack:
         stack.callback(hwbmpq.distributed.leave)
@@ -116,7 +120,7 @@ def _settings(args: argparse.Namespace) -> "RunSettings":
         return settings_from(args)
     if args.run_folder is not None or args.overwrite:
         raise HwbmpqError("--resume names the run: leave out --run-dir and --overwrite")
-    return resumed_settings(args, hwbmpq.training.RunDirectory(args.resume).open().load_settings())
+    return resumed_settings(args, hwbmpq.training.RunDirectory(args.resume).open())
 
 
 def _folder(args: argparse.Namespace, settings: "RunSettings") -> Path:
@@ -144,7 +148,7 @@ def _train(
     is_baseline: bool = False,
 ) -> _Trained:
     """Build the network and its data, and train it in ``folder``."""
-    state = _saved_state(args, folder, console)
+    state = _saved_state(args, folder, settings, console)
     # A checkpoint has the weights: what the run began with is not looked for again.
     source = settings if state is None else settings.model_copy(update={"weights": None, "pretrained": False})
     model, data = build(source, download=args.download)
@@ -177,7 +181,7 @@ def _train(
 
 
 def _saved_state(
-    args: argparse.Namespace, folder: "RunDirectory", console: Console
+    args: argparse.Namespace, folder: "RunDirectory", settings: "RunSettings", console: Console
 ) -> "dict[str, Any] | None":
     """The checkpoint to continue from."""
     if args.resume is None:
@@ -185,10 +189,17 @@ def _saved_state(
     if not folder.has_checkpoint:
         console.print(f"{escape(str(folder.path))} has no checkpoint yet: the run starts from its beginning")
         return None
+    epochs = folder.load_settings().epochs
+    if epochs == 0:
+        raise HwbmpqError(
+            f"{folder.path} is a run without training, and finished: there is nothing to continue",
+            hint=f"hwbmpq report {folder.path} shows it; hwbmpq compress --config {folder.path}/config.yaml --epochs 20 "
+            "trains the same network",
+        )
     state, problem = folder.load_checkpoint()
     if problem:
         print_remarks(console, [f"{problem}: the state before is used"])
-    progress, epochs = state["progress"], folder.load_settings().epochs
+    progress = state["progress"]
     if progress["epoch"] >= epochs:
         console.print("the run is finished: nothing is left to train")
     else:
@@ -294,7 +305,7 @@ def _baseline(args: argparse.Namespace, trained: _Trained, path: Path, console: 
     update = {"method": "hpq", "bits": (best.weight_bits,), "baseline": False}
     uniform = trained.settings.model_copy(update=update)
     console.print(f"baseline: {best.label} for all layers")
-    beside = hwbmpq.training.RunDirectory(path / "baseline")
+    beside = hwbmpq.training.RunDirectory(hwbmpq.training.RunDirectory(path).subfolder("baseline"))
     try:
         return _train(args, uniform, beside, console, is_baseline=True)
     except RunStoppedError as error:

@@ -12,10 +12,8 @@ import argparse
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
-from rich.text import Text
-
 import hwbmpq
+from hwbmpq.cli.console import Text, escape
 from hwbmpq.cli.options.common import add_command, add_output_options
 from hwbmpq.cli.render.tables import OutputConsole, print_json, print_table
 from hwbmpq.registry import COST_MODELS

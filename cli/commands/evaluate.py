@@ -14,9 +14,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
-
 import hwbmpq
+from hwbmpq.cli.console import escape
 from hwbmpq.cli.options.network import OpenedRun, add_run_options, build, open_run
 from hwbmpq.cli.options.settings import add_settings
 from hwbmpq.cli.render.tables import OutputConsole, counted, print_json, print_remarks

@@ -18,9 +18,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
-
 import hwbmpq
+from hwbmpq.cli.console import escape
 from hwbmpq.cli.options.common import RegistryNames, add_count, check_output
 from hwbmpq.cli.options.network import OpenedRun, add_run_options, open_run
 from hwbmpq.cli.progress import progress

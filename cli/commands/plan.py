@@ -12,8 +12,8 @@ examples:
               --budget memory=20KiB latency=0.3ms
   hwbmpq plan --model timm:mobilenetv2_100 --target mpic --sensitivity scores.json --json
 
-budgets: memory=350KiB, memory=12x (a twelfth of float), latency=8ms, energy=40uJ,
-bops=30% (of every layer at its widest); `hwbmpq costs list` shows all costs. Without any,
+budgets: memory=350KiB, memory=12x (a twelfth of float), memory=4b/weight (bits per weight on
+average), latency=8ms, energy=40uJ, bops=30% (of every layer at its widest); `hwbmpq costs list` shows all costs. Without any,
 the profile's own budgets hold, or memory at a quarter of its range.
 """
 
@@ -30,6 +30,7 @@ from hwbmpq.cli.options.settings import (
     add_budget_option,
     add_model_options,
     add_settings,
+    check_budgets,
     read_budgets,
 )
 from hwbmpq.cli.progress import progress
@@ -71,8 +72,7 @@ def _write_page(path: Path, space: "SearchSpace", plan: "Plan", *, title: str) -
 def run(args: argparse.Namespace) -> None:
     check_output("--html", args.html, HTML)
     budgets = read_budgets(args.budget)
-    for name, text in budgets.items():  # before anything slow
-        hwbmpq.costs.parse_budget(name, text)
+    check_budgets(budgets)
     prepared = prepare(args, [args.target], budgets)
     model, (space,) = prepared.model, prepared.spaces
     try:

@@ -20,12 +20,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.prompt import Prompt
 
 import hwbmpq
 from hwbmpq.cli.commands.targets_measure import add_measuring_actions
+from hwbmpq.cli.console import Console, escape, escape_lines
 from hwbmpq.cli.options.common import activation_bits, add_command, add_output_options
 from hwbmpq.cli.options.network import describe_model
 from hwbmpq.cli.options.settings import add_model_options, add_settings, setting_text
@@ -270,7 +269,7 @@ def _ask() -> dict[str, str]:
             try:
                 question.check(answer)
             except ValueError as error:
-                console.print(f"[red]{escape(str(error))}[/]")
+                console.print(f"[red]{escape_lines(str(error))}[/]")
             else:
                 answers[question.key] = answer
     return answers

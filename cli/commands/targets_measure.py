@@ -6,9 +6,8 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 import hwbmpq
+from hwbmpq.cli.console import Console
 from hwbmpq.cli.options.common import add_command, add_count, add_output_options, between
 from hwbmpq.cli.options.network import describe_model, load_model
 from hwbmpq.cli.options.settings import add_settings, setting_text

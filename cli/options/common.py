@@ -4,25 +4,18 @@ import argparse
 import functools
 import inspect
 import math
-import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hwbmpq.cli.options.parser import HelpFormatter
 from hwbmpq.errors import HwbmpqError, UnknownNameError
 from hwbmpq.registry import Registry
 from hwbmpq.values import MAX_BITS, MIN_BITS
 
 N = TypeVar("N", int, float)
 HTML = (".html", ".htm")
-
-
-class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Never breaks a name at its hyphen."""
-
-    def _split_lines(self, text: str, width: int) -> list[str]:
-        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
 @functools.cache

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import hwbmpq
 from hwbmpq.cli.options.common import add_output_options
-from hwbmpq.cli.options.settings import add_data_options, add_settings
+from hwbmpq.cli.options.settings import (
+    add_data_options,
+    add_settings,
+    add_trust_option,
+    given_on_command_line,
+)
 from hwbmpq.cli.progress import progress, status
 from hwbmpq.errors import ModelLoadError, TraceError
 
@@ -96,6 +101,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     text = "other images (their test part; default: the run's); one of %(choices)s"
     add_data_options(parser, default=None, help=text)
     add_settings(parser, "test_images")
+    text = "the run's network, where its code is another file now, or to run that code without --trust"
+    add_settings(parser, "model", default=None, help=text)
+    add_trust_option(parser)
     parser.add_argument("--best", action="store_true", help="the best epoch's network instead of the last's")
     add_output_options(parser)
 
@@ -116,11 +124,9 @@ class OpenedRun:
 def open_run(args: argparse.Namespace) -> OpenedRun:
     """The run that the options name, with its network restored from the checkpoint."""
     folder = hwbmpq.training.RunDirectory(args.folder).open()
-    asked = {name: getattr(args, name, None) for name in ("data", "data_root", "test_images", "device")}
-    settings = folder.load_settings().model_copy(
-        # The checkpoint has the weights: what the run began with is not looked for again.
-        update={"weights": None, "pretrained": False, **{n: v for n, v in asked.items() if v is not None}}
-    )
+    # The checkpoint has the weights: what the run began with is not looked for again.
+    given = {"weights": None, "pretrained": False, **given_on_command_line(args)}
+    settings = folder.load_settings(trust=args.trust, given=given)
     state, problem = folder.load_checkpoint(best=args.best)
     model, data = build(settings, download=args.download)
     network = hwbmpq.pipeline.restore(model.network, data, settings, state)

@@ -82,7 +82,12 @@ def _search_spaces(
 ) -> "tuple[list[SearchSpace], list[str]]":
     """For each device that has the costs, and why the others are left out."""
     spaces, refusals = [], []
-    options = {"bits": args.bits, "activation_bits": args.activation_bits}
+    options = {
+        "bits": args.bits,
+        "activation_bits": args.activation_bits,
+        "pin": args.pin,
+        "keep_float": args.keep_float or (),
+    }
     for profile in profiles:
         try:
             spaces.append(hwbmpq.pipeline.build_search_space(graph, profile, budgets, **options))

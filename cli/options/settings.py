@@ -1,18 +1,19 @@
 """Flags that are settings of a run: type, choices, default and help are those of ``RunSettings``."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import hwbmpq
 from hwbmpq.cli.options.common import RegistryNames, activation_bits, parse_bits, several
-from hwbmpq.errors import HwbmpqError
+from hwbmpq.cli.options.parser import Within
+from hwbmpq.errors import HwbmpqError, UnknownNameError
 from hwbmpq.registry import DATA_SOURCES
 
 if TYPE_CHECKING:
-    from hwbmpq.training.settings import RunSettings
+    from hwbmpq.training import RunDirectory, RunSettings
 
 _GROUPS = {
     "method": "method objective sensitivity quantizer",
@@ -32,6 +33,8 @@ _VALUES = {
     float: "X",
 }
 """What help shows for a value, by setting or type."""
+_LONG_CHOICES = 40
+"""Characters from which names stand in the help text: usage cannot wrap them."""
 _MAY_CHANGE = {"baseline", "device", "data_root", "checkpoint_minutes", "workers"}
 """Settings that a resumed run may get anew: they change nothing in the result."""
 _FOLLOW_EPOCHS = ("warmup_epochs", "interval_epochs", "decide_after")
@@ -47,9 +50,9 @@ def add_settings(group: argparse._ActionsContainer, names: str, **options: Any) 
         shown = ", ".join(map(str, default)) if isinstance(default, tuple) else default
         said = _argument(name, info.annotation)
         text, notes = setting_text(name), []
-        if isinstance(said.get("choices"), RegistryNames):
+        if isinstance(said.get("choices"), RegistryNames) or said.get("metavar") == "NAME":
             notes.append("one of %(choices)s")
-        if default is not None and default is not False and "by default" not in text:
+        if default not in (None, False, (), {}) and "by default" not in text:
             notes.append(f"default: {shown}")
         text += f" ({'; '.join(notes)})" if notes else ""
         arguments = {"default": default, "help": text, **said, **options}
@@ -72,6 +75,10 @@ def _argument(name: str, annotation: Any) -> dict[str, Any]:
         return {"type": names, "choices": names, "metavar": "SPEC" if name == "data" else "NAME"}
     if name == "bits":
         return {"type": parse_bits, "metavar": "2,4,8"}
+    if name == "pin":
+        return {"action": _Pins, "nargs": "+", "metavar": "PATTERN=WIDTH", "default": None}
+    if name == "keep_float":
+        return {"action": "extend", "nargs": "+", "metavar": "PATTERN", "default": None}
     if name == "activation_bits":
         words = ("auto", "same", "widest", "float")
         return {"type": activation_bits(*words), "metavar": f"{'|'.join(words)}|N"}
@@ -80,10 +87,47 @@ def _argument(name: str, annotation: Any) -> dict[str, Any]:
     if kind is bool:
         return {"action": argparse.BooleanOptionalAction}
     if get_origin(kind) is Literal:
-        return {"choices": get_args(kind)}
+        names = [str(choice) for choice in get_args(kind)]
+        return {"choices": names, **({"metavar": "NAME"} if len(",".join(names)) > _LONG_CHOICES else {})}
     if get_origin(kind) is tuple:
         kind = several(get_args(kind)[0], _VALUES[name])
-    return {"type": kind, "metavar": _VALUES.get(name, _VALUES.get(kind))}
+    return {"type": _within(name, kind), "metavar": _VALUES.get(name, _VALUES.get(kind))}
+
+
+def _within(name: str, kind: Any) -> Any:
+    """The type of a number with the bounds of its setting."""
+    if kind not in (int, float):
+        return kind
+    info = hwbmpq.training.RunSettings.model_fields[name]
+    bounds = {
+        word: getattr(mark, bound)
+        for mark in info.metadata
+        for word, bound in (("at_least", "ge"), ("above", "gt"), ("at_most", "le"), ("below", "lt"))
+        if hasattr(mark, bound)
+    }
+    usual = info.default if isinstance(info.default, (int, float)) else None
+    return Within(kind=kind, usual=usual, **bounds)
+
+
+class _Pins(argparse.Action):
+    """``'head.*=8' stem=W4A8`` as a dict; may be repeated."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: Any = None
+    ) -> None:
+        pins = dict(getattr(namespace, self.dest) or {})
+        for text in values:
+            pattern, _, width = (part.strip() for part in text.rpartition("="))
+            if not pattern or not width:
+                raise argparse.ArgumentError(
+                    self, f"{text!r}: write PATTERN=WIDTH, such as 'head.*=8' or stem=W4A8"
+                )
+            if pins.get(pattern, width) != width:
+                raise argparse.ArgumentError(
+                    self, f"{text!r}: {pattern} is pinned to {pins[pattern]} already"
+                )
+            pins[pattern] = width
+        setattr(namespace, self.dest, pins)
 
 
 def add_model_options(parser: argparse.ArgumentParser, *, required: bool = True, **options: Any) -> None:
@@ -104,7 +148,11 @@ def add_data_options(group: argparse._ActionsContainer, **options: Any) -> None:
 
 def add_allocation_options(parser: argparse.ArgumentParser, **options: Any) -> None:
     """The widths to choose among, and who chooses."""
-    add_settings(parser.add_argument_group("widths"), "bits activation_bits per_channel solver", **options)
+    add_settings(
+        parser.add_argument_group("widths"),
+        "bits activation_bits per_channel pin keep_float solver",
+        **options,
+    )
 
 
 def add_budget_option(parser: argparse._ActionsContainer) -> None:
@@ -114,9 +162,34 @@ def add_budget_option(parser: argparse._ActionsContainer) -> None:
         action="extend",
         default=[],
         metavar="COST=AMOUNT",
-        help="an upper bound on a cost, such as memory=350KiB, memory=12x (a twelfth of float), latency=8ms, energy=40uJ or "
+        help="an upper bound on a cost, such as memory=350KiB, memory=12x (a twelfth of float), memory=4b/weight (bits per weight on average), latency=8ms, energy=40uJ or "
         "bops=30%%; several hold together (default: the profile's own)",
     )
+
+
+def add_trust_option(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="run the Python files that the run's settings name (file:PATH.py:NAME), whoever wrote them",
+    )
+
+
+def given_on_command_line(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings that have been typed."""
+    names = hwbmpq.training.RunSettings.model_fields
+    return {name: value for name, value in vars(args).items() if name in names and value is not None}
+
+
+def check_budgets(budgets: Mapping[str, str | float]) -> None:
+    """Raise for a budget that cannot be read, before anything slow."""
+    for name, text in budgets.items():
+        try:
+            hwbmpq.costs.parse_budget(name, text)
+        except UnknownNameError as error:
+            if error.hint.partition("=")[0] in error.close:
+                error.hint = f"--budget {error.hint}"
+            raise
 
 
 def read_budgets(texts: Sequence[str]) -> dict[str, str]:
@@ -127,7 +200,7 @@ def read_budgets(texts: Sequence[str]) -> dict[str, str]:
         if not equals or not name or not amount:
             raise HwbmpqError(
                 f"budget {text!r}: write COST=AMOUNT",
-                hint="for example memory=350KiB, memory=12x, latency=8ms, energy=40uJ, bops=30%",
+                hint="for example --budget memory=350KiB, memory=12x, memory=4b/weight, latency=8ms, energy=40uJ, bops=30%",
             )
         if name in budgets:
             raise HwbmpqError(f"two budgets on {name}: {budgets[name]} and {amount}")
@@ -161,8 +234,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
 
 def given_settings(args: argparse.Namespace) -> dict[str, Any]:
     """The settings that were given as flags."""
-    names = hwbmpq.training.RunSettings.model_fields
-    given = {name: value for name, value in vars(args).items() if name in names and value is not None}
+    given = given_on_command_line(args)
     if args.budget:
         given["budgets"] = read_budgets(args.budget)
     return given
@@ -177,7 +249,8 @@ def settings_from(args: argparse.Namespace) -> "RunSettings":
     stale: tuple[str, ...] = ()
     if given.keys() & {"epochs", "data", "decide_after", "max_steps"}:
         stale += _FOLLOW_EPOCHS  # the file's warm-up belongs to other epochs
-    if given.keys() & {"model", "data"}:
+    named = {name for name in ("model", "data") if name in given}
+    if any(not training.trust.is_same_code(given[name], found.get(name)) for name in named):
         stale += _FOLLOW_DATA
     found = {name: value for name, value in found.items() if name not in stale} | given
     for name in ("model", "target"):
@@ -186,7 +259,11 @@ def settings_from(args: argparse.Namespace) -> "RunSettings":
                 f"--{name} is missing",
                 hint="for example: hwbmpq compress --model timm:resnet18 --target jetson_nano.yaml",
             )
-    return training.resolve_settings(_with_absolute_paths(found), recipe=args.recipe)
+    settings = training.resolve_settings(_with_absolute_paths(found), recipe=args.recipe)
+    if args.config is not None and not args.trust:
+        others = {name: value for name, value in settings.model_dump().items() if name not in given}
+        training.trust.check_trust(others, Path(args.config))
+    return settings
 
 
 def _with_absolute_paths(settings: dict[str, Any]) -> dict[str, Any]:
@@ -205,15 +282,17 @@ def _with_absolute_paths(settings: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def resumed_settings(args: argparse.Namespace, settings: "RunSettings") -> "RunSettings":
+def resumed_settings(args: argparse.Namespace, run: "RunDirectory") -> "RunSettings":
     """The settings of a run that continues: its own, but for where it runs."""
-    given = given_settings(args)
+    training = hwbmpq.training
+    given, own = given_settings(args), training.read_settings(run.path / training.run_directory.CONFIG)
     others = [name for name in ("config", "recipe") if getattr(args, name) is not None]
-    fixed = sorted(set(given) - _MAY_CHANGE) + others
+    kept = {name for name in given if training.trust.is_same_code(given[name], own.get(name))}
+    fixed = sorted(set(given) - _MAY_CHANGE - kept) + others
     if fixed:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in fixed)
         raise HwbmpqError(
             f"a resumed run keeps its settings: leave out {flags}",
             hint="to change them, start a new run; the old one's config.yaml can be given as --config",
         )
-    return settings.model_copy(update=given)
+    return run.load_settings(trust=args.trust, given=given)

@@ -5,12 +5,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 import hwbmpq
+from hwbmpq.cli.console import Console, Text, escape, escape_lines
 from hwbmpq.cli.render.tables import (
     bar,
     fits,
@@ -59,7 +57,7 @@ def print_layer_costs(
         _print_remarks(console, costs, table)
     for name, error in costs.missing.items():
         hint = f" ({error.hint})" if error.hint else ""
-        console.print(f"[yellow]no {escape(name)}:[/] {escape(str(error) + hint)}")
+        console.print(f"[yellow]no {escape(name)}:[/] {escape_lines(str(error) + hint)}")
 
 
 def _print_additive(
@@ -200,7 +198,9 @@ def _remarks(costs: "NetworkCosts") -> list[str]:
     doubts = {figure.path: figure for table in costs.tables.values() for figure in table.doubtful_figures}
     if doubts:
         remarks.append(f"[yellow]rests on {escape(_doubts(costs, list(doubts.values())))}[/]")
-    return remarks + [f"[yellow]no {name}:[/] {escape(str(error))}" for name, error in costs.missing.items()]
+    return remarks + [
+        f"[yellow]no {name}:[/] {escape_lines(str(error))}" for name, error in costs.missing.items()
+    ]
 
 
 def _comparison_cells(costs: "NetworkCosts", name: str, width: int) -> tuple[Text, Text]:

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
+from hwbmpq.cli.console import Console
 from hwbmpq.cli.render.tables import counted, in_bytes, plain_table
 from hwbmpq.units import amount
 

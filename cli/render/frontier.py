@@ -7,10 +7,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.text import Text
-
+from hwbmpq.cli.console import Console, Text, escape
 from hwbmpq.cli.render.tables import bar, counted, plain_table
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.units import amount, scale

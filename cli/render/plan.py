@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
+from hwbmpq.cli.console import Console, Text, escape
 from hwbmpq.cli.render.tables import (
     and_more,
     bar,
@@ -22,7 +20,7 @@ from hwbmpq.cli.render.tables import (
     shorten,
 )
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.units import amount, scale
+from hwbmpq.units import amount, budget_text
 
 if TYPE_CHECKING:
     from hwbmpq.allocate import InfeasibleBudget
@@ -34,7 +32,6 @@ _BAR = 6
 _NARROWEST_NAME = 12
 _NARROW = 76
 _LABELS, _AMOUNT = 36, 12  # columns of the table of costs
-_BUDGET_UNITS = {"Gbit-op": "GBOP", "Mbit-op": "MBOP", "bit-op": "BOP"}
 _COLOURS = {2: "red", 3: "yellow", 4: "yellow", 5: "green", 6: "green", 7: "green", 8: "green"}
 
 
@@ -301,12 +298,13 @@ def explained_infeasible(
         f"{name}={space.asked[name] if value == given.get(name) else budget_text(value, units.get(name, ''))}"
         for name, value in error.suggestion.items()
     )
-    return HwbmpqError("the budgets cannot be met", hint=f"--budget {' '.join(texts)}")
+    hint = f"--budget {' '.join(texts)}"
+    return HwbmpqError(str(error), hint=f"{hint}; or {error.advice} (--pin)" if error.advice else hint)
 
 
 def _print_infeasible(console: Console, error: "InfeasibleBudget", units: Mapping[str, str]) -> None:
     """Per budget: the least that is possible, and what would do."""
-    columns = ("cost", ">budget", ">smallest", ">enough if the others stay", ">of it fixed")
+    columns = ("cost", ">budget", ">smallest", ">enough if the others stay", ">of which fixed")
     table = plain_table("The budgets cannot be met", *columns)
     for report in error.reports:
         unit = units.get(report.cost, "")
@@ -329,11 +327,3 @@ def _print_infeasible(console: Console, error: "InfeasibleBudget", units: Mappin
         widths = Counter(str(choice) for choice in bits.values())
         spelled = ", ".join(f"{counted(count, 'layer')} at {width}" for width, count in widths.items())
         console.print(f"{cost} is smallest with {spelled}")
-
-
-def budget_text(value: float, unit: str) -> str:
-    """``352.14KiB``: a little more than ``value``, never less."""
-    name, size = scale(value, unit)
-    digits = max(0, 4 - len(str(int(value / size))))
-    rounded = math.ceil(value / size * 10**digits) / 10**digits
-    return f"{rounded:.{digits}f}{_BUDGET_UNITS.get(name, name)}"

@@ -5,11 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.markup import escape
-from rich.text import Text
-
 import hwbmpq
+from hwbmpq.cli.console import Console, Text, escape
 from hwbmpq.cli.render.plan import plan_strip, print_plan, strip
 from hwbmpq.cli.render.tables import counted, in_bytes, plain_table, print_remarks, print_table, shorten
 

@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rich import box
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
+from hwbmpq.cli.console import Console, Text, escape
 from hwbmpq.units import amount
 from hwbmpq.values import Layer
 
@@ -35,13 +33,22 @@ class OutputConsole(Console):
 
 
 def print_json(content: Any) -> None:
-    sys.stdout.write(json.dumps(content, indent=2) + "\n")
+    sys.stdout.write(json.dumps(content, indent=2) + "\n")  # ASCII: escapes what could act on a terminal
+
+
+def print_wrapped(console: Console, text: str) -> None:
+    """Wrapped at words in a terminal; in a file or a pipe, a sentence stays on its line."""
+    console.print(text, soft_wrap=not console.is_terminal)
 
 
 def print_remarks(console: Console, remarks: Iterable[str]) -> None:
-    """What a user should know, each on a line of its own; on stderr, lines are left to the terminal to wrap."""
+    """What a user should know, each on a line of its own."""
     for remark in remarks:
-        console.print(f"[yellow]![/] {escape(remark)}", soft_wrap=console.stderr or None)
+        text = f"[yellow]![/] {escape(remark)}"
+        if console.stderr:
+            print_wrapped(console, text)
+        else:
+            console.print(text)
 
 
 def print_graph(console: Console, graph: "LayerGraph", *, title: str, all_rows: bool = False) -> None:

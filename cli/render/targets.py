@@ -4,11 +4,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.text import Text
-
 import hwbmpq
+from hwbmpq.cli.console import Console, Text, escape
 from hwbmpq.cli.render.tables import counted, plain_table, print_remarks, print_table
 from hwbmpq.units import amount
 

@@ -10,6 +10,7 @@ from typing import Any
 from hwbmpq.allocate.problem import AllocationProblem, Choice, Table
 from hwbmpq.costs.table import Number
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.units import amount, budget_text
 
 Bits = Mapping[str, Choice]
 FindBest = Callable[[AllocationProblem], Bits | None]
@@ -32,10 +33,49 @@ class BudgetReport:
     """The smallest budget that works while all others stay; None if no budget on this cost does."""
     fixed: Mapping[str, Number]
     """What layers without a choice contribute to the smallest value."""
+    constant: Number = 0
+    """What no width changes."""
+    unit: str = ""
+    """Of all these numbers; empty if it is not known."""
+    largest: str = ""
+    """The layer that takes the most of the smallest value."""
+    largest_cost: Number = 0
 
     @property
     def is_reachable(self) -> bool:
         return Fraction(self.smallest) <= Fraction(self.budget)
+
+    def __str__(self) -> str:
+        """``memory needs at least 19.05 KiB, the budget is 4.000 KiB (1.047 KiB …)``."""
+        least, budget = self._shown(self.smallest), self._shown(self.budget)
+        if least == budget:
+            least, budget = (f"{_plain(number)} {self.unit}" for number in (self.smallest, self.budget))
+        if not self.unit:
+            return f"{self.cost} is at least {least}, the budget is {budget}"
+        takes = f" ({'; '.join(self._takers())})" if self._takers() else ""
+        return f"{self.cost} needs at least {least}, the budget is {budget}{takes}"
+
+    def _shown(self, number: Number) -> str:
+        return amount(number, self.unit) if self.unit else _plain(number)
+
+    @property
+    def fixed_first(self) -> list[str]:
+        """Layers without a choice, those that take the most first."""
+        return sorted(self.fixed, key=lambda name: -self.fixed[name])
+
+    def _takers(self) -> list[str]:
+        """What the smallest value is made of."""
+        held = sum(self.fixed.values())
+        parts = [f"{self._shown(self.constant)} do not depend on widths"] if self.constant else []
+        if held:
+            names = ", ".join(self.fixed_first[:3]) + (" …" if len(self.fixed) > 3 else "")
+            parts.append(f"{self._shown(held)} are layers of one width: {names}")
+        if self.largest and self.largest not in self.fixed:
+            width = self.smallest_bits[self.largest]
+            parts.append(
+                f"the largest layer, {self.largest}, takes {self._shown(self.largest_cost)} at {width}"
+            )
+        return parts
 
 
 class InfeasibleBudget(HwbmpqError):  # noqa: N818 (a state of the budgets, and the name users know)
@@ -67,6 +107,8 @@ class InfeasibleBudget(HwbmpqError):  # noqa: N818 (a state of the budgets, and 
                     "smallest_bits": {layer: str(choice) for layer, choice in report.smallest_bits.items()},
                     "relaxation": report.relaxation,
                     "fixed": dict(report.fixed),
+                    "constant": report.constant,
+                    "unit": report.unit,
                 }
                 for report in self.reports
             },
@@ -76,17 +118,27 @@ class InfeasibleBudget(HwbmpqError):  # noqa: N818 (a state of the budgets, and 
 
     def _message(self) -> str:
         if self.unreachable:
-            parts = [
-                f"{r.cost} is at least {_plain(r.smallest)}, the budget is {_plain(r.budget)}"
-                for r in self.reports
-                if not r.is_reachable
-            ]
+            parts = [str(report) for report in self.reports if not report.is_reachable]
             return "the budgets cannot be met: " + "; ".join(parts)
         return f"the budgets on {' and '.join(self.conflict)} can each be met, but not together"
 
     def _hint(self, problem: AllocationProblem) -> str:
+        units = {report.cost: report.unit for report in self.reports}
         raised = {n: b for n, b in self.suggestion.items() if b != problem.budgets[n]}
-        return "these budgets can be met: " + ", ".join(f"{n}={b!r}" for n, b in raised.items())
+        texts = (f"{n}={budget_text(b, units[n]) if units.get(n) else repr(b)}" for n, b in raised.items())
+        hint = "these budgets can be met: " + ", ".join(texts)
+        return f"{hint}; or {self.advice}" if self.advice else hint
+
+    @property
+    def advice(self) -> str:
+        """What helps besides a larger budget, if layers without a choice are most of what is needed."""
+        wide = [
+            report
+            for report in self.reports
+            if not report.is_reachable and 2 * sum(report.fixed.values()) >= report.smallest
+        ]
+        names = list(dict.fromkeys(name for report in wide for name in report.fixed_first))
+        return f"give fixed layers fewer bits: {', '.join(names[:3])}" if names else ""
 
 
 def _is_finite(problem: AllocationProblem, cost: str) -> bool:
@@ -110,15 +162,19 @@ class _Finder:
             name for group in self._problem.groups if len(group.choices) == 1 for name in group.layers
         ]
         row = max(self._problem.rows_of(cost), key=lambda row: row.exact_total(smallest))
+        paid = {layer: choices[smallest[layer]] for layer, choices in row.costs.items()}
+        largest = max(paid, key=paid.__getitem__, default="")
         return BudgetReport(
             cost=cost,
             budget=self._problem.budgets[cost],
             smallest=budget_for(self._problem, cost, smallest),
             smallest_bits=smallest,
             relaxation=None if relaxed is None else budget_for(self._problem, cost, relaxed),
-            fixed={
-                layer: row.costs[layer][smallest[layer]] for layer in fixed_layers if row.costs.get(layer)
-            },
+            fixed={layer: paid[layer] for layer in fixed_layers if layer in paid},
+            constant=row.constant,
+            unit=row.unit,
+            largest=largest,
+            largest_cost=paid.get(largest, 0),
         )
 
     def conflict(self) -> tuple[str, ...]:

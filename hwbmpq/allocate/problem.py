@@ -55,6 +55,8 @@ class BudgetRow:
     costs: Table
     constant: Number = 0
     label: str = ""
+    unit: str = ""
+    """Of its numbers, for messages; empty if it is not known."""
     budget: Number = math.inf
 
     @cached_property
@@ -198,6 +200,7 @@ def _rows(name: str, cost: Cost, budget: Number, values: Table) -> list[BudgetRo
             costs=_checked(f"cost {name!r}", part.costs, values),
             constant=_budget(f"constant of {name}", part.constant),
             label=part.label,
+            unit=cost.unit if isinstance(cost, CostTable) else "",
             budget=budget,
         )
         for part in parts

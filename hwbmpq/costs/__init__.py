@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from hwbmpq.deprecated import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
+    from hwbmpq.costs.budgets import Budget as Budget
+    from hwbmpq.costs.budgets import BudgetError as BudgetError
+    from hwbmpq.costs.budgets import parse_budget as parse_budget
     from hwbmpq.costs.model import CostModel as CostModel
     from hwbmpq.costs.model import CostModelError as CostModelError
     from hwbmpq.costs.model import FigureLog as FigureLog
@@ -17,11 +20,8 @@ if _TYPE_CHECKING:
     from hwbmpq.costs.model import get_cost_model as get_cost_model
     from hwbmpq.costs.model import refused_plugins as refused_plugins
     from hwbmpq.costs.model import register as register
-    from hwbmpq.costs.network import Budget as Budget
-    from hwbmpq.costs.network import BudgetError as BudgetError
     from hwbmpq.costs.network import NetworkCosts as NetworkCosts
     from hwbmpq.costs.network import check_cost_models as check_cost_models
-    from hwbmpq.costs.network import parse_budget as parse_budget
     from hwbmpq.costs.network import tabulate as tabulate
     from hwbmpq.costs.network import unanswered_costs as unanswered_costs
     from hwbmpq.costs.table import Candidates as Candidates

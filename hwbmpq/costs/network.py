@@ -1,14 +1,15 @@
-"""The costs of one network on one device, its budgets, and a check of the profile's choice of cost models."""
+"""The costs of one network on one device, and a check of the profile's choice of cost models."""
 
 import math
-import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import Any
 
-from hwbmpq.costs.model import CostModelError, cost_models, get_cost_model
+from hwbmpq.costs.budgets import Budget as Budget
+from hwbmpq.costs.budgets import BudgetError as BudgetError
+from hwbmpq.costs.budgets import parse_budget as parse_budget
+from hwbmpq.costs.model import CostModelError, get_cost_model
 from hwbmpq.costs.quantities import chosen_model
 from hwbmpq.costs.table import CostRow, CostTable, Number
 from hwbmpq.errors import HwbmpqError, UnknownNameError, UnsupportedPrecisionError
@@ -21,103 +22,7 @@ from hwbmpq.hardware.profile import (
     uniform,
     weight_widths,
 )
-from hwbmpq.units import Dimension, parse_quantity
 from hwbmpq.values import FLOAT_BITS, Layer, Precision
-
-_DIMENSIONS = {
-    "bit": Dimension(unit="bit", suffix="", symbols={"bit": 1.0, "B": 8.0}, examples="350KiB, 1.5MB"),
-    "ms": Dimension(unit="ms", suffix="", symbols={"s": 1e3}, examples="8ms, 250us"),
-    "uJ": Dimension(unit="uJ", suffix="", symbols={"J": 1e6}, examples="40uJ, 1.2mJ"),
-    "bit-op": Dimension(unit="bit-op", suffix="", symbols={"bit-op": 1.0, "BOP": 1.0}, examples="30GBOP"),
-}
-_LONGEST = 60
-"""Characters of a budget that an error repeats."""
-_RELATIVE = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*([%x×])\s*")
-
-
-class BudgetError(HwbmpqError):
-    """A budget that cannot be read."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Budget:
-    """An upper bound on a cost; one of the three is set."""
-
-    cost: str
-    amount: float | None = None
-    """In the cost's own unit."""
-    share: float | None = None
-    """Of the cost with every layer at its widest."""
-    ratio: float | None = None
-    """How many times smaller than in float."""
-
-
-def parse_budget(cost: str, text: str | float) -> Budget:
-    """The budget that a text (or a number in the cost's unit) says; ``BudgetError`` with the valid forms otherwise.
-
-    >>> parse_budget("memory", "12x").ratio, parse_budget("latency", "8 ms").amount
-    (12.0, 8.0)
-    """
-    models = cost_models()
-    if cost not in models:
-        raise UnknownNameError("cost", cost, models, hint="`hwbmpq costs list` shows them all")
-    unit = str(getattr(models[cost].entry, "unit", ""))
-    if models[cost].entry is None:
-        raise CostModelError(f"cost model {cost!r} cannot be loaded: {models[cost].error}")
-    try:
-        budget = _parse(cost, text, unit)
-        value = next(v for v in (budget.amount, budget.share, budget.ratio) if v is not None)
-        if not 0 < value < math.inf:
-            raise ValueError("must be greater than zero")
-        if budget.share is not None and budget.share > 1:
-            raise ValueError("is more than every layer at its widest")
-    except ValueError as error:
-        raise BudgetError(
-            f"budget {cost}={_brief(text)}: {error}", hint=f"write {forms(cost, unit)}"
-        ) from None
-    return budget
-
-
-def _parse(cost: str, text: str | float, unit: str) -> Budget:
-    if not isinstance(text, str):
-        return Budget(cost=cost, amount=_number(text))
-    match = _RELATIVE.fullmatch(text)
-    if match and match[2] == "%":
-        return Budget(cost=cost, share=float(match[1]) / 100)
-    if match and unit != "bit":
-        raise ValueError("only a memory can be so many times smaller than in float")
-    if match:
-        return Budget(cost=cost, ratio=float(match[1]))
-    dimension = _DIMENSIONS.get(
-        unit, Dimension(unit=unit, suffix="", symbols={unit: 1.0}, examples=f"10 {unit}")
-    )
-    return Budget(cost=cost, amount=parse_quantity(text, dimension, needs_unit=unit in ("bit", "ms", "uJ")))
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise ValueError("is neither a text nor a number")
-    try:
-        return float(value)
-    except OverflowError:
-        raise ValueError("is too large") from None
-
-
-def _brief(text: object) -> str:
-    try:
-        shown = str(text)
-    except ValueError:  # Python prints no integer of thousands of digits
-        shown = "a huge number"
-    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
-
-
-def forms(cost: str, unit: str) -> str:
-    """How a budget on this cost may be written."""
-    dimension = _DIMENSIONS.get(unit)
-    amounts = dimension.examples.split(", ") if dimension else [f"10 {unit}"]
-    ratio = ["12x (times smaller than float)"] if unit == "bit" else []
-    return ", ".join(f"{cost}={form}" for form in [*amounts, *ratio, "30% (of the widest)"])
-
 
 _ALWAYS = ("memory", "activation_memory")
 _WITHOUT_A_DEVICE = "bops"
@@ -189,6 +94,8 @@ class NetworkCosts:
             return budget.amount
         if budget.share is not None:
             return budget.share * self.smallest_and_largest(budget.cost)[1]
+        if budget.bits_per_weight is not None:
+            return budget.bits_per_weight * self.weights
         assert budget.ratio is not None
         in_float = self.table(budget.cost).float_total
         # A plug-in's own memory does not say what it is in float: the weights are its measure.

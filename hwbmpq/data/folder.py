@@ -1,6 +1,5 @@
 """Data sets that are folders of image files: one folder per class, or as Tiny ImageNet has them."""
 
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,13 +9,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from hwbmpq.data.dataset import Size, StoredPart, centred_window, to_grey
 from hwbmpq.data.registry import DataParts, Request, register
 from hwbmpq.data.torchvision_import import import_torchvision
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.io import open_regular
+from hwbmpq.printable import cut
 
 Samples = list[tuple[str, int]]
 """Paths and labels."""
@@ -24,14 +25,11 @@ _LAYOUT_HINT = "make it train/CLASS/IMAGE and val/CLASS/IMAGE (or test/)"
 _TINY_FOLDER = "tiny-imagenet-200"
 _TINY_HINT = "unpack http://cs231n.stanford.edu/tiny-imagenet-200.zip and give the folder that holds it: --data-root DIR"
 _SPARE_RESOLUTION = 2
-_UNREADABLE = (
-    OSError,
-    SyntaxError,  # what Pillow calls a broken PNG
-    ValueError,
-    EOFError,
-    struct.error,
-    Image.DecompressionBombError,
-)
+_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "PPM", "WEBP")
+"""Whatever a file is called: for PostScript, Pillow would run Ghostscript."""
+_MOST_FILE_BYTES = 1 << 30
+_MOST_DECODED_BYTES = 200_000_000
+"""A photograph of 66 million pixels."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -78,15 +76,26 @@ def decode(path: str | Path, height: int, width: int) -> Image.Image:
 @contextmanager
 def _opened(path: str | Path) -> Iterator[Image.Image]:
     try:
-        with Image.open(path) as image:
+        with open_regular(path, _MOST_FILE_BYTES) as file, Image.open(file, formats=_FORMATS) as image:
             yield image
-    except _UNREADABLE as error:
+    except HwbmpqError:
+        raise
+    except Exception as error:  # Pillow raises many types; a broken PNG is a SyntaxError
+        known = f"not an image, or none of {', '.join(_FORMATS)}"
+        what = known if isinstance(error, UnidentifiedImageError) else str(error) or type(error).__name__
         raise HwbmpqError(
-            f"{path}: cannot be decoded: {error}", hint="replace the file, or take it out of the folder"
+            f"{path}: cannot be decoded: {cut(what)}", hint="replace the file, or take it out of the folder"
         ) from error
 
 
 def _rgb(image: Image.Image) -> Image.Image:
+    bands = len(image.getbands()) * (4 if image.mode in ("I", "F") else 1)
+    needed = image.width * image.height * (bands + (0 if image.mode == "RGB" else 3))
+    if needed > _MOST_DECODED_BYTES:
+        raise ValueError(f"{image.width}x{image.height} pixels take {needed >> 20} MiB; make it smaller")
+    if image.mode == "RGB":
+        image.load()
+        return image
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")  # Pillow warns if such a palette becomes RGB at once
     return image.convert("RGB")

@@ -1,18 +1,17 @@
 """Images in Keras's layout: an ``.npz`` file with x_train, y_train, x_test and y_test."""
 
-import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 from torch import Tensor
 
 from hwbmpq.data.dataset import ArrayImages, StoredPart, hold_out
+from hwbmpq.data.numpy_files import open_arrays
 from hwbmpq.data.registry import DataParts, Request, parts_in_memory, register
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.printable import cut
 
 _PARTS = ("train", "test")
 _HELD_OUT = 10
@@ -45,19 +44,12 @@ def _read_parts(path: str, wanted: int) -> dict[str, tuple[Tensor, Tensor]]:
     """Images (N, H, W, C) as bytes and int64 labels of the first ``wanted`` parts that there are."""
     if not Path(path).is_file():
         raise HwbmpqError(f"{path}: no such file", hint="give the path of an npz file: npz:FILE")
-    try:
-        # Opened here: numpy does not close a file that turns out not to be an archive.
-        with Path(path).open("rb") as file:
-            archive = np.load(file, allow_pickle=False)  # a pickle could run any code
-            if not isinstance(archive, NpzFile):
-                raise HwbmpqError(f"{path}: holds a single array, not an npz archive", hint=_LAYOUT_HINT)
-            parts = [part for part in _PARTS if f"x_{part}" in archive and f"y_{part}" in archive]
-            if not parts:
-                held = ", ".join(archive) or "nothing"
-                raise HwbmpqError(f"{path}: holds no x_train with y_train, but {held}", hint=_LAYOUT_HINT)
-            arrays = {part: (archive[f"x_{part}"], archive[f"y_{part}"]) for part in parts[:wanted]}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise HwbmpqError(f"{path}: cannot be read as an npz file: {error}", hint=_hint(error)) from error
+    with open_arrays(path, hint=_LAYOUT_HINT) as archive:
+        parts = [part for part in _PARTS if f"x_{part}" in archive and f"y_{part}" in archive]
+        if not parts:
+            held = cut(", ".join(archive)) or "nothing"
+            raise HwbmpqError(f"{path}: holds no x_train with y_train, but {held}", hint=_LAYOUT_HINT)
+        arrays = {part: (archive[f"x_{part}"], archive[f"y_{part}"]) for part in parts[:wanted]}
     return {part: _checked(images, labels, path, part) for part, (images, labels) in arrays.items()}
 
 
@@ -69,10 +61,6 @@ def _checked(
     if len(images) != len(labels):
         raise HwbmpqError(f"{path}: x_{part} has {len(images)} images, but y_{part} {len(labels)} labels")
     return torch.from_numpy(np.ascontiguousarray(images)), torch.from_numpy(labels)
-
-
-def _hint(error: Exception) -> str:
-    return "save it again with np.savez, without pickled objects" if "pickle" in str(error) else _LAYOUT_HINT
 
 
 def _checked_labels(labels: NDArray[np.generic], where: str) -> NDArray[np.int64]:

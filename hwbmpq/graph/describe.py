@@ -9,12 +9,14 @@ from typing import Any
 import networkx as nx
 from torch import Tensor, nn
 
+from hwbmpq.deprecated import renamed_arguments
 from hwbmpq.errors import NoLayersError
 from hwbmpq.graph.dataflow import Dataflow, find_ties
 from hwbmpq.graph.layergraph import LayerGraph
 from hwbmpq.graph.operations import LAYER_KINDS, WEIGHTED_MODULES, Operation, Trace, nonnegative_tensors
 from hwbmpq.graph.stored import stored_state
 from hwbmpq.graph.trace import trace
+from hwbmpq.inputs import Inputs
 from hwbmpq.quant.quantizers import InputQuantizer
 from hwbmpq.values import DEFAULT_TIE, Layer, Uncovered
 
@@ -24,13 +26,21 @@ _ATTENTION_MODULES = (nn.MultiheadAttention, nn.modules.linear.NonDynamicallyQua
 _Key = tuple[str, str, str]  # name, kind, reason
 
 
-def describe(model: nn.Module, example_input: Tensor, *, tie: str = DEFAULT_TIE) -> LayerGraph:
+@renamed_arguments(example_input="example_args")
+def describe(
+    model: nn.Module,
+    example_args: Inputs,
+    example_kwargs: Mapping[str, Any] | None = None,
+    *,
+    tie: str = DEFAULT_TIE,
+) -> LayerGraph:
     """Find the weighted layers of ``model``, what feeds them, and which must share a width.
 
-    ``example_input`` carries a batch axis; shapes and MACs are those of one sample. ``tie`` is the
-    policy for downsample layers: ``input`` (the paper's), ``sibling`` (HAWQ's) or ``none``.
+    ``example_args`` is what the model is called with: a tensor, a tuple of arguments, or a dict of keyword arguments,
+    to which ``example_kwargs`` adds. Tensors carry a batch axis; shapes and MACs are those of one sample. ``tie`` is
+    the policy for downsample layers: ``input`` (the paper's), ``sibling`` (HAWQ's) or ``none``.
     """
-    return describe_trace(model, trace(model, example_input), tie=tie)
+    return describe_trace(model, trace(model, example_args, example_kwargs), tie=tie)
 
 
 def describe_trace(model: nn.Module, traced: Trace, *, tie: str = DEFAULT_TIE) -> LayerGraph:

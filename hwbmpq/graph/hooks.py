@@ -10,15 +10,18 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from hwbmpq.graph.operations import Operation, Recorder, TensorSource, call_facts, plain_name, tensors
+from hwbmpq.graph.operations import Operation, Recorder, TensorSource, call_facts, plain_name
+from hwbmpq.inputs import Inputs, ModelInputs, tensors
 
 
-def trace_with_hooks(model: nn.Module, example: torch.Tensor) -> list[Operation]:
+def trace_with_hooks(model: nn.Module, inputs: Inputs) -> list[Operation]:
     """Operations of ``model`` as they run: hooks tell the module, a function mode the tensors."""
+    example = ModelInputs.of(inputs)
     watch = _FunctionWatch(Recorder(model))
-    watch.add(example, kind="input", source=TensorSource.INPUT)
+    for tensor in example.tensors:
+        watch.add(tensor, kind="input", source=TensorSource.INPUT)
     with _module_stack(model, watch.stack), watch.recorder, watch:
-        returned = model(example)
+        returned = example.call(model)
     return watch.recorder.finish([watch.name_of(tensor) for tensor in tensors(returned)])
 
 

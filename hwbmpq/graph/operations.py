@@ -1,6 +1,6 @@
 """A network as a list of operations in execution order: what the tracers record, and which results cannot be negative."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -81,20 +81,6 @@ def plain_name(name: str) -> str:
     ['conv2d', 'conv2d', 'add', 'iadd', 'adaptiveavgpool2d']
     """
     return name.replace("_", "").lower()
-
-
-def tensors(value: object) -> Iterator[torch.Tensor]:
-    """Every tensor in a (nested) result."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (Mapping, tuple, list)):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from tensors(item)
-
-
-def first_tensor(value: object) -> torch.Tensor | None:
-    """The first tensor in a (nested) result, or None if it holds no tensor."""
-    return next(tensors(value), None)
 
 
 def call_facts(

@@ -4,7 +4,7 @@ import inspect
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from hwbmpq.deprecated import renamed_arguments
 from hwbmpq.errors import TraceError
 from hwbmpq.graph.hooks import trace_with_hooks
 from hwbmpq.graph.operations import (
@@ -24,9 +25,9 @@ from hwbmpq.graph.operations import (
     Trace,
     call_facts,
     clamps_negatives,
-    first_tensor,
     plain_name,
 )
+from hwbmpq.inputs import Inputs, ModelInputs, first_tensor
 from hwbmpq.quant.layers import as_float
 
 _log = logging.getLogger(__name__)
@@ -42,32 +43,35 @@ class _Tracer(fx.Tracer):
         return super().is_leaf_module(m, module_qualified_name) and not hides_layers
 
 
-def trace_with_fx(model: nn.Module, example: torch.Tensor) -> list[Operation]:
+def trace_with_fx(model: nn.Module, inputs: Inputs) -> list[Operation]:
     """Operations of ``model`` by symbolic tracing."""
-    graph = _Tracer().trace(model, concrete_args=_defaults_beyond_first(model))
-    return _operations(model, graph, example)
+    given = ModelInputs.of(inputs).bound(model)
+    # What is not given is fixed at its default, so that ``if mask is None`` traces.
+    parameters = inspect.signature(model.forward).parameters.values()
+    defaults = {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in given}
+    graph = _Tracer().trace(model, concrete_args=defaults)
+    # Placeholders stand in the order of the signature, for what is fixed too.
+    values = [{**defaults, **given}[p.name] for p in parameters if p.name in given or p.name in defaults]
+    return _operations(model, graph, ModelInputs(args=tuple(values)))
 
 
-def trace_with_export(model: nn.Module, example: torch.Tensor) -> list[Operation]:
+def trace_with_export(model: nn.Module, inputs: Inputs) -> list[Operation]:
     """Operations of ``model`` from its exported program."""
-    program = torch.export.export(model, (example,), strict=False).module(check_guards=False)
+    example = ModelInputs.of(inputs)
+    kwargs = dict(example.kwargs)
+    program = torch.export.export(model, example.args, kwargs, strict=False).module(check_guards=False)
     assert isinstance(program, fx.GraphModule)
-    return _operations(program, program.graph, example)
+    return _operations(program, program.graph, ModelInputs(args=(*example.args, *kwargs.values())))
 
 
-def _defaults_beyond_first(model: nn.Module) -> dict[str, Any]:
-    """Optional arguments of ``forward`` fixed at their defaults, so that ``if mask is None`` traces."""
-    arguments = list(inspect.signature(model.forward).parameters.values())[1:]
-    return {a.name: a.default for a in arguments if a.default is not a.empty}
-
-
-def _operations(root: nn.Module, graph: fx.Graph, example: torch.Tensor) -> list[Operation]:
+def _operations(root: nn.Module, graph: fx.Graph, example: ModelInputs) -> list[Operation]:
     """Run the graph on tensors that have shapes but no data; meta models have none to begin with."""
     interpreter = _Interpreter(root, graph)
-    with nullcontext() if example.is_meta else FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        given = example if mode is None else mode.from_tensor(example)
+    is_meta = any(tensor.is_meta for tensor in example.tensors)
+    with nullcontext() if is_meta else FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        given = example if mode is None else example.map(mode.from_tensor)
         with interpreter.recorder:
-            interpreter.run(given)
+            interpreter.run(*given.args)
     return interpreter.recorder.finish(interpreter.returned)
 
 
@@ -152,22 +156,24 @@ def _module_path(node: fx.Node) -> str:
     return ".".join(part.partition("@")[0] for part in path.split("."))
 
 
-_TRACERS: dict[str, Callable[[nn.Module, torch.Tensor], list[Operation]]] = {
+_TRACERS: dict[str, Callable[[nn.Module, Inputs], list[Operation]]] = {
     "fx": trace_with_fx,
     "export": trace_with_export,
     "hooks": trace_with_hooks,
 }
 
 
-def trace(model: nn.Module, example_input: torch.Tensor) -> Trace:
-    """Record what ``model`` does to one sample of ``example_input``.
+@renamed_arguments(example_input="example_args")
+def trace(model: nn.Module, example_args: Inputs, example_kwargs: Mapping[str, Any] | None = None) -> Trace:
+    """Record what ``model`` does to one sample of its example inputs: ``model(*example_args, **example_kwargs)``.
 
     Weights are never copied, and no forward pass is computed unless both torch.fx and torch.export
     fail. A model on the meta device is traced there. A quantized model is traced as the float network it
     was. The model is left as it was found.
     """
-    device = next((p.device for p in model.parameters()), example_input.device)
-    example = example_input[:1].to(device)
+    example = ModelInputs.of(example_args, example_kwargs).part(slice(1))
+    device = next((p.device for p in model.parameters()), example.tensors[0].device)
+    example = example.on(device)
     notes: list[str] = []
     for name, run in _TRACERS.items():
         try:
@@ -179,9 +185,8 @@ def trace(model: nn.Module, example_input: torch.Tensor) -> Trace:
         else:
             return Trace(operations=tuple(operations), traced_by=name, notes=tuple(notes))
         _log.info("tracing with %s", notes[-1])
-    shape = "x".join(map(str, example.shape[1:]))
     raise TraceError(
-        f"the network does not run on an input of {shape}: {one_line(last_error)}",
+        f"the network does not run on an input of {example.shape_text}: {one_line(last_error)}",
         hint="if the size is wrong, give another (--input CxHxW); --debug shows the whole traceback",
     ) from last_error
 

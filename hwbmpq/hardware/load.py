@@ -9,13 +9,14 @@ from pathlib import Path
 import platformdirs
 
 from hwbmpq.errors import UnknownNameError
-from hwbmpq.hardware import document, lookup_table
+from hwbmpq.hardware import lookup_table, yaml_reader
 from hwbmpq.hardware.checks import validate
-from hwbmpq.hardware.document import Place, ProfileError, ProfileProblem, YamlNode, parse_document
+from hwbmpq.hardware.document import Place, ProfileError, ProfileProblem, YamlNode
 from hwbmpq.hardware.lookup_table import LookupTable, parse_lookup_table
 from hwbmpq.hardware.normalise import apply_mode, merge, normalise
 from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.schema import is_name
+from hwbmpq.hardware.yaml_reader import parse_document
 
 SUFFIXES = (".yaml", ".yml")
 FOLDER_VARIABLE = "HWBMPQ_PROFILES"
@@ -207,7 +208,7 @@ def _chain(path: Path, problems: list[ProfileProblem]) -> list[tuple[Path, YamlN
     current: Path | None = path
     allowed: list[Path] | None = None  # the first file is the user's choice, wherever it is
     while current is not None:
-        content = read_bytes(current, document.MOST_BYTES, allowed)
+        content = read_bytes(current, yaml_reader.MOST_BYTES, allowed)
         node = normalise(parse_document(content, str(current)), HardwareProfile, problems)
         found.append((current.parent, node))
         seen.append(current.resolve())

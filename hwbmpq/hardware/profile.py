@@ -32,7 +32,7 @@ from hwbmpq.hardware.schema import (
     common_compute,
 )
 from hwbmpq.units import Dimension
-from hwbmpq.values import Layer, Precision
+from hwbmpq.values import FLOAT_BITS, Layer, Precision
 
 SCHEMA_ID = "hwbmpq/profile/v1"
 
@@ -335,7 +335,9 @@ def trained_precisions(
     """
     finder = WidthFinder(profile)
     return {
-        layer.name: finder.execution(op_of(layer), bits[layer.name]).pair.trained(bits[layer.name])
+        layer.name: bits[layer.name]
+        if bits[layer.name].weight_bits == FLOAT_BITS  # left in float, whatever the device has
+        else finder.execution(op_of(layer), bits[layer.name]).pair.trained(bits[layer.name])
         for layer in layers
     }
 

@@ -377,6 +377,10 @@ class FirstLast(Block):
 class Constraints(Block):
     first_last: FirstLast | None = None
     """Formats of the first and the last layer."""
+    pin: dict[Annotated[str, Field(min_length=1, max_length=200)], int | Text] = Field(default_factory=dict)
+    """Layers with a width of their own, by patterns of their names: {"*.head": 8, "stem": W4A8}."""
+    keep_float: tuple[Text, ...] = ()
+    """Layers that are not quantized, by patterns of their names."""
 
 
 class CostChoice(BaseModel):

@@ -1,21 +1,28 @@
 """The report of a run or a plan, for the terminal, as JSON or as a page; also from a run directory, without torch: the
 run may still be going on, or be on a machine that only looks at it."""
 
-import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from hwbmpq.costs.table import Number
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.json_file import read_json
+from hwbmpq.printable import cut
 from hwbmpq.report import run_files
+from hwbmpq.report.records import check_records
 from hwbmpq.report.trade_off import TradeOff, find_trade_off
 from hwbmpq.report.values import Plan, RunFacts
 from hwbmpq.units import amount
 from hwbmpq.values import FLOAT_BITS, Precision, Sensitivity
 
 _PERCENT = "%"
+_WRONG = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+"""What comes of values that no run has written."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -207,17 +214,24 @@ def report_on_run(folder: str | Path, *, on_step: Callable[[int, int], None] | N
     try:
         history = _read(folder / run_files.HISTORY) or []
         result = _read(folder / run_files.ALLOCATION)
+        check_records(history, result)
         plan = Plan.from_dict(result) if result is not None and "allocation" in result else None
         decided = [record["decision"]["decided_by"] for record in history if record.get("decision")]
         last = Sensitivity.from_dict(decided[-1]) if decided else None
         trade_off = None if plan is None else find_trade_off(facts, plan, last, on_step=on_step)
         return build_report(str(folder), facts, plan, history=history, result=result, trade_off=trade_off)
     except HwbmpqError as error:
-        raise HwbmpqError(f"{folder}: {error}") from error
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise HwbmpqError(
-            f"{folder}: its files do not belong together or were changed: {type(error).__name__}: {error}"
-        ) from error
+        raise HwbmpqError(_in_folder(folder, error)) from error
+    except _WRONG as error:
+        what = _problem(error)
+        raise HwbmpqError(f"{folder}: its files do not belong together or were changed: {what}") from error
+
+
+def _problem(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return f"{type(error).__name__}: {cut(str(error))}"
+    first = error.errors(include_url=False, include_input=False)[0]
+    return cut(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
 
 
 def read_facts(folder: Path) -> RunFacts:
@@ -233,17 +247,13 @@ def read_facts(folder: Path) -> RunFacts:
     try:
         return RunFacts.from_dict(_read(folder / run_files.FACTS))
     except HwbmpqError as error:
-        raise HwbmpqError(f"{folder}: {error}") from error
+        raise HwbmpqError(_in_folder(folder, error)) from error
+
+
+def _in_folder(folder: Path, error: HwbmpqError) -> str:
+    return str(error) if str(error).startswith(str(folder)) else f"{folder}: {error}"
 
 
 def _read(path: Path) -> Any:
     """The JSON in a file, or in each of its lines; None if there is no such file."""
-    if not path.is_file():
-        return None
-    try:
-        text = path.read_text(encoding="utf-8")
-        if path.suffix == ".jsonl":
-            return [json.loads(line) for line in text.splitlines() if line.strip()]
-        return json.loads(text)
-    except (OSError, ValueError) as error:
-        raise HwbmpqError(f"{path.name} cannot be read: {error}") from error
+    return read_json(path) if os.path.lexists(path) else None

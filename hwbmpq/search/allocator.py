@@ -4,15 +4,17 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hwbmpq import distributed
 from hwbmpq.allocate import Allocation
-from hwbmpq.deprecated import warn
+from hwbmpq.deprecated import renamed_arguments, warn
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import describe
 from hwbmpq.hardware import HardwareProfile, load_profile
+from hwbmpq.inputs import Inputs
 from hwbmpq.quant import InputQuantizer, assign, prepare, quantized_layers
+from hwbmpq.search import watch
 from hwbmpq.search.config import AllocationConfig, allocation_config
 from hwbmpq.search.decisions import CalibrationBatches, Decision, DecisionContext
 from hwbmpq.search.methods import Method, get_method
@@ -21,6 +23,7 @@ from hwbmpq.search.space import SearchSpace
 from hwbmpq.sensitivity.alternatives import squared_errors
 from hwbmpq.sensitivity.density_meter import DensityMeter
 from hwbmpq.sensitivity.enbg import BitGradientCollector, mean_over_epochs
+from hwbmpq.sensitivity.measure import LossFunction
 from hwbmpq.values import FLOAT_BITS, Precision, Sensitivity
 
 _FLOAT = Precision(weight_bits=FLOAT_BITS, activation_bits=FLOAT_BITS)
@@ -45,23 +48,32 @@ class BitAllocator:
                 optimizer.zero_grad()
             allocator.epoch_end()
 
+    ``example_args`` is what the network is called with: a tensor, a tuple of arguments or a dict of keyword arguments, to
+    which ``example_kwargs`` adds: ``BitAllocator(model, (ids, mask), {"positions": positions}, target=…)``.
+
     The keywords are the fields of ``AllocationConfig``, which can be given whole instead. All layers train at their
     widest candidate during the ``warmup_epochs``; then, and after every ``interval_epochs`` more, the integer program
     decides, but not at the end of the last epoch. Budgets that cannot be met raise ``InfeasibleBudget`` here, before
-    any training. ``calibration`` returns labelled batches, for methods that measure on their own (``hawq``).
+    any training. ``calibration`` returns labelled batches, for methods that measure on their own (``hawq``); ``loss`` is
+    their loss of (outputs, targets), by default cross entropy.
 
     Under torch.distributed (DDP) rank 0 decides for all.
     """
 
+    @renamed_arguments(example_input="example_args")
     def __init__(
         self,
         model: nn.Module,
-        example_input: Tensor,
+        example_args: Inputs,
+        example_kwargs: Mapping[str, Any] | AllocationConfig | None = None,
         config: AllocationConfig | None = None,
         *,
         calibration: CalibrationBatches | None = None,
+        loss: LossFunction | None = None,
         **settings: Any,
     ) -> None:
+        if isinstance(example_kwargs, AllocationConfig):  # the third argument, before there were keywords
+            example_kwargs, config = None, example_kwargs
         if config is not None and settings:
             raise HwbmpqError(f"give a config or settings, not both: {', '.join(settings)}")
         self.config = allocation_config(**settings) if config is None else config
@@ -69,7 +81,7 @@ class BitAllocator:
         self.schedule = _schedule(self.method, self.config)
         target = self.config.target
         self._profile = target if isinstance(target, HardwareProfile) else load_profile(target)
-        graph = describe(model, example_input, tie=self.config.tie)
+        graph = describe(model, example_args, example_kwargs, tie=self.config.tie)
         graph = graph.with_scales(per_channel=self.config.per_channel)
         self.space = self.method.search_space(graph, self._profile, self.config)
         self.method.check(self.space, self.config)
@@ -79,7 +91,7 @@ class BitAllocator:
         self.bits: dict[str, Precision] = {}
         """What each layer has now, as the device counts it."""
         self.history: list[Decision] = []
-        self._calibration = calibration
+        self._calibration, self._loss = calibration, loss
         self._epoch_norms: list[dict[str, float]] = []
         self._epoch_squares: list[dict[str, float]] = []
         prepare(model, graph, per_channel=self.config.per_channel, quantizer=self.config.quantizer)
@@ -89,6 +101,7 @@ class BitAllocator:
             self._collector = BitGradientCollector(
                 model, widest, with_squares=self.config.objective == "error"
             )
+        self._watch = watch.LoopWatch(model)
         self._densities: DensityMeter | None = None
         if "density" in self.method.looks_at:
             self._densities = DensityMeter(model, graph, in_training_only=True)
@@ -100,6 +113,7 @@ class BitAllocator:
             assign(self.model, self.bits)
             return
         self._assign(self.space.widest)
+        self._mark()
         if self._densities is not None:
             self._densities.start()
         if self.method.decides == "never":
@@ -108,6 +122,11 @@ class BitAllocator:
     def _assign(self, bits: Mapping[str, Any]) -> None:
         self.bits = dict(bits)
         assign(self.model, self.space.as_trained(self.bits))
+
+    def _mark(self) -> None:
+        """Tell those who write files whether the widths are decided."""
+        why = watch.undecided(self.epoch, self.config.epochs, self.space.asked)
+        watch.mark_undecided(self.model, "" if self.is_settled else why)
 
     @property
     def question(self) -> SearchSpace:
@@ -146,6 +165,7 @@ class BitAllocator:
         """
         if self._collector is not None:
             self._collector.add_step(scaler)
+        self._watch.after_step(self._collector)
         if distributed.is_distributed():
             self._average_clipping_points()
 
@@ -161,18 +181,25 @@ class BitAllocator:
     def epoch_end(self) -> Decision | None:
         """Close an epoch; the decision, if widths were decided at its end."""
         self.epoch += 1
+        self._watch.check_optimizers()
+        watch.warn_of_extra_epoch(self.epoch, self.config.epochs)
+        left_out = "" if self._collector is None else self._collector.left_out()
         if self._collector is not None:
             norms, squares = self._collector.close_epoch()
             self._epoch_norms.append(norms)
             self._epoch_squares.append(squares)
         is_due = self.schedule is not None and self.schedule.is_due(self.epoch)
-        decision = self.decide(self._interval_sensitivity()) if is_due else None
+        sensitivity = self._interval_sensitivity(left_out) if is_due else None
+        if left_out:
+            watch.warn(f"epoch {self.epoch}: {left_out}")
+        decision = None if sensitivity is None else self.decide(sensitivity)
+        self._mark()
         if self._densities is not None and not self.history:
             self._densities.start()  # the density of one epoch, the last before the decision
         return decision
 
-    def _interval_sensitivity(self) -> Sensitivity:
-        """ENBG over the interval that ends now."""
+    def _interval_sensitivity(self, left_out: str) -> Sensitivity:
+        """ENBG over the interval that ends now; ``left_out`` says which steps of its last epoch do not count."""
         if self._collector is None:
             return _NOTHING
         assert self.schedule is not None
@@ -180,11 +207,7 @@ class BitAllocator:
         norms, squares = (
             mean_over_epochs(epochs[start:]) for epochs in (self._epoch_norms, self._epoch_squares)
         )
-        if not norms:
-            raise HwbmpqError(
-                f"no bit gradients were collected up to epoch {self.epoch}, so there is nothing to decide by",
-                hint="call allocator.step() after loss.backward(), before the gradients are cleared",
-            )
+        watch.check_scores(norms, self.epoch, left_out)
         return Sensitivity(method="enbg", scores=norms, errors=self._errors(squares))
 
     def decide(self, sensitivity: Sensitivity = _NOTHING) -> Decision:
@@ -194,6 +217,7 @@ class BitAllocator:
         self.history.append(decision)
         self._assign(decision.after)
         distributed.check_equal(self.bits, "the widths")
+        self._mark()
         if self._densities is not None:
             self._densities.stop()
         return decision
@@ -212,6 +236,7 @@ class BitAllocator:
             earlier_scores=self.history[-1].decided_by.scores if self.history else {},
             densities=densities,
             calibration=self._calibration,
+            loss=self._loss,
             objective=self.config.objective,
             solver=self.config.solver,
             seed=self.config.seed,
@@ -268,6 +293,7 @@ class BitAllocator:
                 self._densities.stop()
         self.bits = {name: Precision.parse(text) for name, text in state["bits"].items()}
         assign(self.model, self.bits if self.method.in_float else self.space.as_trained(self.bits))
+        self._mark()
 
     def _count_memory_as_in(self, version: Literal["0.1.0"] | None) -> None:
         """Let ``memory`` mean what it meant when a state was saved."""

@@ -1,5 +1,6 @@
 """``AllocationConfig``: what widths depend on besides the network."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -7,6 +8,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.hardware import HardwareProfile
+from hwbmpq.printable import cut
+from hwbmpq.units import shown
+
+_MOST_PROBLEMS = 20
 
 
 class AllocationConfig(BaseModel):
@@ -32,6 +37,11 @@ class AllocationConfig(BaseModel):
     activation_bits: Literal["auto", "same", "widest", "float"] | int = "auto"
     """Activation width: auto (the widest up to 8, or the same as the weights if a budget depends on it), same, widest,
     float, or a number."""
+    pin: dict[str, int | str] = {}
+    """Layers with a width of their own, by patterns of their names: 8 for the weights, or a pair such as W4A8. The first
+    and the last layer can be pinned too."""
+    keep_float: tuple[str, ...] = ()
+    """Layers that are not quantized, by patterns of their names."""
     tie: Literal["input", "sibling", "none"] = "input"
     """The width of a downsample layer: that of the layer that feeds it (input, as in BMPQ), that of the first layer
     beside it (sibling, as in HAWQ), or its own (none)."""
@@ -83,8 +93,29 @@ def setting_problems(error: ValidationError) -> list[str]:
             found.append(f"{name}: is missing")
         elif problem["type"] == "extra_forbidden":
             found.append(
-                f"there is no setting {name!r}; settings are {', '.join(AllocationConfig.model_fields)}"
+                f"there is no setting {shown(name)}; settings are {', '.join(AllocationConfig.model_fields)}"
             )
         else:
-            found.append(f"{name}: {message[0].lower()}{message[1:]} (given: {problem['input']!r})")
-    return list(dict.fromkeys(found))
+            found.append(
+                f"{cut(name, 60)}: {cut(_said(problem['type'], message, problem.get('ctx', {})))} "
+                f"(given: {shown(problem['input'])})"
+            )
+    found = list(dict.fromkeys(found))
+    left = len(found) - _MOST_PROBLEMS
+    return [*found[:_MOST_PROBLEMS], *([f"… and {left} more problems"] if left > 0 else [])]
+
+
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("above", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("below", "lt"),
+}
+
+
+def _said(kind: str, message: str, context: Mapping[str, Any]) -> str:
+    """A bound as the command line says it; else pydantic's sentence."""
+    if kind in _BOUNDS:
+        word, bound = _BOUNDS[kind]
+        return f"must be {word} {context[bound]:g}"
+    return f"{message[0].lower()}{message[1:]}"

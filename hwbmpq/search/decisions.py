@@ -5,16 +5,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import TypeAdapter
-from torch import Tensor, nn
+from torch import nn
 
 from hwbmpq.allocate import Allocation
 from hwbmpq.allocate.allocation import WrittenAllocation
 from hwbmpq.costs.table import Number, WrittenPrecision
 from hwbmpq.search.space import SearchSpace
+from hwbmpq.sensitivity.measure import Batch, LossFunction
 from hwbmpq.values import Sensitivity
 
 Bits = Mapping[str, WrittenPrecision]
-CalibrationBatches = Callable[[], Iterable[tuple[Tensor, Tensor]]]
+CalibrationBatches = Callable[[], Iterable[Batch]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +86,8 @@ class DecisionContext:
     densities: Mapping[str, float] = field(default_factory=dict)
     calibration: CalibrationBatches | None = None
     """Labelled batches, for methods that measure on their own."""
+    loss: LossFunction | None = None
+    """Their loss of (outputs, targets); None: cross entropy."""
     objective: str = "linear"
     solver: str = "auto"
     seed: int = 0

@@ -55,6 +55,8 @@ class Method:
             config.budgets,
             bits=(bits,) if isinstance(bits, int) else bits,
             activation_bits=config.activation_bits,
+            pin=config.pin,
+            keep_float=config.keep_float,
             needs_budget=self.keeps_budget,
         )
         if not config.budgets or self.keeps_budget:
@@ -102,6 +104,7 @@ def _hawq(context: DecisionContext) -> Decision:
         precisions=space.as_trained(space.widest),
         widths={name: [p.weight_bits for p in options] for name, options in space.choices.items()},
         seed=context.seed,
+        loss=context.loss,
     )
     # Away from a minimum the loss may curve downwards in a layer; such a layer is the least in need of bits.
     traces = replace(traces, scores={name: max(score, 0.0) for name, score in traces.scores.items()})

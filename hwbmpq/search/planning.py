@@ -17,8 +17,8 @@ from hwbmpq.data import LabelledImages
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import LayerGraph
 from hwbmpq.graph.layergraph import outline
-from hwbmpq.graph.operations import first_tensor
 from hwbmpq.hardware import uniform
+from hwbmpq.inputs import first_tensor
 from hwbmpq.quant.layers import eval_mode
 from hwbmpq.report import Alternative, CostReport, LayerFacts, LayerReport, Node, Plan, RunFacts
 from hwbmpq.search.space import Choices, SearchSpace

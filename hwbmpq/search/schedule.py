@@ -98,9 +98,11 @@ class DecisionSchedule:
 
 
 def _check_warmup(epochs: int, warmup_epochs: int) -> None:
-    if warmup_epochs >= epochs:
-        raise HwbmpqError(
-            f"{warmup_epochs} of {epochs} epochs are warm-up: the budget would never be enforced",
-            hint="train for more epochs (2 at least; as many steps, if --max-steps limits them), or shorten the warm-up; 0 epochs "
-            "only calibrate",
-        )
+    if warmup_epochs < epochs:
+        return
+    more = f"train more epochs, at least {warmup_epochs + 1} (--epochs {warmup_epochs + 1}; --max-steps must allow as many)"
+    shorter = f"shorten the warm-up (--warmup-epochs {max(1, epochs // 10)}), or " if epochs > 1 else ""
+    raise HwbmpqError(
+        f"{warmup_epochs} of {epochs} epochs are warm-up: the budget would never be enforced",
+        hint=f"{shorter}{more}; --epochs 0 calibrates without training",
+    )

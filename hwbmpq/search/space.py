@@ -10,6 +10,7 @@ from hwbmpq.allocate.problem import AllocationProblem, build_problem
 from hwbmpq.costs import NetworkCosts, parse_budget, tabulate
 from hwbmpq.graph import LayerGraph
 from hwbmpq.hardware import HardwareProfile, layer_candidates, trained_precisions
+from hwbmpq.search.pins import FixedLayers, Pins, fixed_layers
 from hwbmpq.values import Precision, Sensitivity
 
 Budgets = Mapping[str, str | float]
@@ -68,20 +69,24 @@ def build_search_space(
     *,
     bits: Sequence[int] | None = None,
     activation_bits: str | int = "auto",
+    pin: Pins | None = None,
+    keep_float: Sequence[str] = (),
     needs_budget: bool = True,
 ) -> SearchSpace:
     """Candidates, costs and budgets of a network on a device; defaults come from the profile.
 
-    Without ``needs_budget`` only those count that are given.
+    ``pin`` gives layers their one width, by patterns of their names (``{"head.*": 8, "stem": "W4A8"}``);
+    ``keep_float`` names layers that are not quantized. Without ``needs_budget`` only budgets count that are given.
     """
     said: Budgets = budgets or (profile.budgets if needs_budget else {})
     parsed = {name: parse_budget(name, text) for name, text in said.items()}
     wanted = list(dict.fromkeys(["memory", *profile.cost_models, *parsed]))
-    known, why = _activation_policy(graph, profile, list(parsed) or ["memory"], bits, activation_bits)
+    fixed = fixed_layers(graph, profile, pin or {}, keep_float)
+    known, why = _activation_policy(graph, profile, list(parsed) or ["memory"], bits, activation_bits, fixed)
     tables = _with_costs(graph, known, wanted)
     limits = {name: tables.limit(budget) for name, budget in parsed.items() if tables.table(name)}
     asked = {name: str(text) for name, text in said.items()}
-    remarks = [why] if why else []
+    remarks = [*([why] if why else []), *fixed.remarks(tables.choices)]
     if not budgets and limits:
         remarks.append(f"budgets of the profile: {', '.join(f'{n}={t}' for n, t in asked.items())}")
     if not limits and needs_budget:
@@ -117,24 +122,28 @@ def _activation_policy(
     budgeted: Sequence[str],
     bits: Sequence[int] | None,
     asked: str | int,
+    fixed: FixedLayers,
 ) -> tuple[NetworkCosts, str]:
     """The candidates with the budgeted costs, and why these candidates.
 
     ``auto``: the widest activations for all, unless a budget depends on them; then the same as the weights.
     """
 
-    def costs(policy: str | int) -> NetworkCosts:
-        choices = layer_candidates(graph, profile, bits, activation_bits=policy)
-        return tabulate(graph, profile, costs=budgeted, choices=choices)
+    def candidates(policy: str | int) -> Choices:
+        free = layer_candidates(graph, profile, bits, activation_bits=policy)
+        return {**free, **fixed.choices(graph, profile, policy)}
+
+    def tabulated(choices: Choices) -> NetworkCosts:
+        found = tabulate(graph, profile, costs=budgeted, choices=choices)
+        return replace(found, ends=tuple(dict.fromkeys([*found.ends, *fixed.given])))
 
     if asked != "auto":
-        found = costs(asked)
+        found = tabulated(candidates(asked))
         return found, _not_the_same(found.choices) if asked == "same" else ""
-    widest = layer_candidates(graph, profile, bits, activation_bits="widest")
-    same = costs("same")
+    widest, same = candidates("widest"), tabulated(candidates("same"))
     if widest == same.choices:
         return same, ""
-    wide = tabulate(graph, profile, costs=budgeted, choices=widest)
+    wide = tabulated(widest)
     depends = [
         name
         for name in budgeted

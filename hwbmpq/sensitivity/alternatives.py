@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.graph.operations import first_tensor
+from hwbmpq.inputs import ModelInputs, tensors
 from hwbmpq.quant import quantized_layers
 from hwbmpq.quant.layers import QuantizedLayer
 from hwbmpq.sensitivity.measure import SensitivityInputs, Step, run_steps, weight_without_data
@@ -63,7 +63,8 @@ def _squared_norm(values: Tensor) -> float:
 def measure_divergence(measurement: SensitivityInputs) -> Sensitivity:
     """Errors: divergence of the outputs, per image, from those at the given precisions. Score: the narrowest width's.
 
-    A forward pass for every layer, width and batch. Labels do not matter.
+    A forward pass for every layer, width and batch. Labels do not matter. Where there is another loss than a
+    classifier's, it is the squared difference of the outputs.
     """
     network = measurement.quantized_copy(measurement.precisions)
     layers = dict(quantized_layers(network))
@@ -73,10 +74,11 @@ def measure_divergence(measurement: SensitivityInputs) -> Sensitivity:
     images = 0
     for step in run_steps(measurement, network):
         images += step.images
-        usual = _log_probabilities(network, step.inputs)
+        distance = _answers_apart if measurement.loss is None else _outputs_apart
+        usual = _outputs(network, step.inputs)
         for name, sums in totals.items():
             for bits, answers in _narrowed(network, layers[name], sums, step.inputs):
-                sums[bits] += float(F.kl_div(answers, usual, log_target=True, reduction="sum"))
+                sums[bits] += distance(answers, usual)
     # Rounding may make it slightly negative, which a divergence never is.
     errors = {name: {bits: max(0.0, s / images) for bits, s in sums.items()} for name, sums in totals.items()}
     scores = {name: by_width[min(by_width)] for name, by_width in errors.items()}
@@ -84,8 +86,8 @@ def measure_divergence(measurement: SensitivityInputs) -> Sensitivity:
 
 
 def _narrowed(
-    network: nn.Module, layer: QuantizedLayer, widths: Iterable[int], images: Tensor
-) -> Iterable[tuple[int, Tensor]]:
+    network: nn.Module, layer: QuantizedLayer, widths: Iterable[int], inputs: ModelInputs
+) -> Iterable[tuple[int, list[Tensor]]]:
     """The outputs with this layer's weights at each width other than its present one."""
     usual = layer.precision
     for bits in widths:
@@ -93,16 +95,25 @@ def _narrowed(
             continue
         layer.set_precision(replace(usual, weight_bits=bits))
         try:
-            yield bits, _log_probabilities(network, images)
+            yield bits, _outputs(network, inputs)
         finally:
             layer.set_precision(usual)
 
 
 @torch.no_grad()
-def _log_probabilities(network: nn.Module, images: Tensor) -> Tensor:
-    logits = first_tensor(network(images))
-    assert logits is not None  # run_steps has seen it
-    return logits.double().log_softmax(1)
+def _outputs(network: nn.Module, inputs: ModelInputs) -> list[Tensor]:
+    return [tensor.double() for tensor in tensors(inputs.call(network)) if tensor.is_floating_point()]
+
+
+def _answers_apart(found: list[Tensor], usual: list[Tensor]) -> float:
+    """The Kullback-Leibler divergence of a classifier's answers."""
+    answers, expected = found[0].log_softmax(1), usual[0].log_softmax(1)
+    return float(F.kl_div(answers, expected, log_target=True, reduction="sum"))
+
+
+def _outputs_apart(found: list[Tensor], usual: list[Tensor]) -> float:
+    """The squared difference, where outputs are not scores."""
+    return sum(float((one - other).square().sum()) for one, other in zip(found, usual, strict=True))
 
 
 VECTORS_PER_BATCH = 4

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from hwbmpq.distributed import is_distributed, mean
+from hwbmpq.errors import HwbmpqError
 from hwbmpq.quant import WeightQuantizer, quantize_weight, quantized_layers
 from hwbmpq.quant.functional import HALVES, TERNARY_BITS, largest_code
 from hwbmpq.quant.layers import QuantizedLayer
@@ -102,12 +103,19 @@ def _remarks(found: dict[str, _LayerGradients]) -> tuple[str, ...]:
     return (f"no influence on the loss, score 0: {names}",) if idle else ()
 
 
+ORDER_OF_CALLS = (
+    "the order of calls is loss.backward(), allocator.step(), optimizer.step(), optimizer.zero_grad(), and some layer "
+    "must be trained (requires_grad)"
+)
+
+
 class BitGradientCollector:
     """NBG of every layer, averaged over the steps of an epoch.
 
     ``with_squares`` also averages squared gradients, which takes another pass over them. Call ``add_step`` once per
     optimizer step, when the gradients are complete. All sums stay on the network's device: nothing waits for it
     before ``close_epoch``. A step with an infinite or NaN gradient does not count; a gradient scaler skips it as well.
+    A step without any gradient is an error.
     """
 
     def __init__(self, model: nn.Module, widest: Mapping[str, int], *, with_squares: bool = False) -> None:
@@ -120,18 +128,26 @@ class BitGradientCollector:
         self._computed = {name: _ComputedWeight(layer) for name, layer in self._layers.items()}
         self._sums: Tensor | None = None
         """Per layer NBG, then per layer the mean squared gradient, then the number of steps."""
+        self._steps = 0
+        self._left_out: Tensor | None = None
+        """How many steps were not finite, and minus the number of the first."""
 
     def add_step(self, scaler: Any = None) -> None:
         """Read the gradients. ``scaler``: a GradScaler whose ``unscale_`` was not called for this step."""
-        norms, squares = [], []
+        norms, squares, found = [], [], False
         for name, layer in self._layers.items():
             own = cast(Tensor, layer.weight)
             weight, gradient = self._computed[name].take() or (own.detach(), own.grad)
+            found = found or gradient is not None
             if gradient is None:  # frozen, or not part of this loss
                 gradient = weight.new_zeros(())
             # Layers that hold one weight are tied: together they count its gradient once.
             norms.append(bit_gradient_norm(gradient, weight, self._widest[name]) / self._holders[name])
             squares.append(_mean_square(gradient) if self._with_squares else norms[-1])
+        if not found:
+            raise HwbmpqError(
+                "no layer has a gradient, so there is nothing to learn from", hint=ORDER_OF_CALLS
+            )
         self._add(torch.stack(norms), torch.stack(squares), scaler)
 
     @torch.no_grad()
@@ -143,8 +159,27 @@ class BitGradientCollector:
         found = torch.cat([norms, squares, norms.new_ones(1)])
         # MPS has no float64.
         found = found.to(torch.float32 if found.device.type == "mps" else torch.float64)
-        found = torch.where(torch.isfinite(found).all(), found, torch.zeros_like(found))
+        is_finite = torch.isfinite(found).all()
+        self._steps += 1
+        self._leave_out(is_finite)
+        found = torch.where(is_finite, found, torch.zeros_like(found))
         self._sums = found if self._sums is None else self._sums.to(found.device).add_(found)
+
+    def _leave_out(self, is_finite: Tensor) -> None:
+        known = torch.tensor([0.0, -torch.inf]) if self._left_out is None else self._left_out
+        known = known.to(is_finite.device)
+        first = torch.maximum(known[1], known.new_tensor(-self._steps))
+        self._left_out = torch.where(is_finite, known, torch.stack([known[0] + 1, first]))
+
+    def left_out(self) -> str:
+        """Which steps of the running epoch do not count because a gradient was infinite or NaN; empty if none."""
+        count, first = (0, 0) if self._left_out is None else self._left_out.tolist()
+        if not count:
+            return ""
+        return (
+            f"infinite or NaN gradients in {count:.0f} of {self._steps} steps, which do not count for the widths; "
+            f"first in step {-first:.0f}"
+        )
 
     def weights(self) -> dict[str, Tensor]:
         """The weight that last entered each layer's quantizer."""
@@ -163,7 +198,8 @@ class BitGradientCollector:
             # DDP has averaged the gradients already; this removes differences in the last digit.
             distributed.all_reduce(self._sums)
         means = self._means()
-        self._sums = None
+        self._sums = self._left_out = None
+        self._steps = 0
         return means
 
     def _means(self) -> tuple[dict[str, float], dict[str, float]]:
@@ -181,11 +217,15 @@ class BitGradientCollector:
         return {
             "layers": list(self._layers),
             "sums": None if self._sums is None else self._sums.cpu().clone(),
+            "steps": self._steps,
+            "left_out": None if self._left_out is None else self._left_out.cpu().clone(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         device = next(cast(Tensor, layer.weight).device for layer in self._layers.values())
         self._sums = None if state["sums"] is None else state["sums"].clone().to(device)
+        self._steps = state.get("steps", 0)  # 0.1.0 kept neither
+        self._left_out = state.get("left_out")
 
 
 class _ComputedWeight:

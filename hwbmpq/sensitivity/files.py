@@ -16,20 +16,25 @@ from pydantic import (
 )
 
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.json_file import read_json
+from hwbmpq.printable import cut
+from hwbmpq.units import shown
 from hwbmpq.values import Sensitivity, is_width
 
 SCHEMA = "hwbmpq-sensitivity/1"
 PLAIN_METHOD = "file"
 """The method of a file that does not name one."""
 
-_MOST_BYTES = 64 * 2**20
+_MOST_BYTES = 8 << 20
+_MOST_VALUES = 400_000
+"""Ten thousand layers with an error for each of their widths are a third of that."""
 _MAY_BE_NEGATIVE = {"hessian_trace"}
 """Methods whose scores have a sign; elsewhere a negative score is a mistake."""
 
 
 def _check_width(text: str) -> str:
     if not text.isascii() or not text.isdigit() or str(int(text[:3])) != text or not is_width(int(text)):
-        raise ValueError(f"{text!r} is not a weight width: use 2 to 16, or 32 for float")
+        raise ValueError(f"{shown(text)} is not a weight width: use 2 to 16, or 32 for float")
     return text
 
 
@@ -58,7 +63,7 @@ class _Document(BaseModel):
     def _check_signs(self) -> "_Document":
         for name, layer in self.layers.items():
             if layer.score < 0 and self.method not in _MAY_BE_NEGATIVE:
-                raise ValueError(f"the score of layer {name!r} is negative")
+                raise ValueError(f"the score of layer {shown(name)} is negative")
         return self
 
 
@@ -84,12 +89,7 @@ def save_sensitivity(sensitivity: Sensitivity, path: str | os.PathLike[str], **f
 
 def load_sensitivity(path: str | os.PathLike[str]) -> Sensitivity:
     """Read what ``save_sensitivity`` wrote, or an object of layer names and numbers."""
-    try:
-        document = json.loads(_read(Path(path)), object_pairs_hook=_without_duplicates)
-    except RecursionError:
-        raise HwbmpqError(f"{path}: is nested too deeply to be a file of sensitivities") from None
-    except ValueError as error:
-        raise HwbmpqError(f"{path}: is not valid JSON: {error}") from error
+    document = read_json(path, most_bytes=_MOST_BYTES, most_values=_MOST_VALUES)
     try:
         if isinstance(document, dict) and "schema" in document:
             return _sensitivity(_Document.model_validate(document))
@@ -98,7 +98,9 @@ def load_sensitivity(path: str | os.PathLike[str]) -> Sensitivity:
         problem = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in problem["loc"] if part != "[key]") or "the file"
         message = problem["msg"].removeprefix("Value error, ").partition(" or instance of")[0]
-        raise HwbmpqError(f"{path}: {field}: {message} (given: {problem['input']!r:.80})") from None
+        raise HwbmpqError(
+            f"{path}: {cut(field, 100)}: {message} (given: {shown(problem['input'])})"
+        ) from None
 
 
 def _sensitivity(document: _Document) -> Sensitivity:
@@ -113,24 +115,3 @@ def _sensitivity(document: _Document) -> Sensitivity:
         errors=errors,
         remarks=tuple(document.remarks),
     )
-
-
-def _read(path: Path) -> bytes:
-    try:
-        if path.is_dir():
-            raise HwbmpqError(f"{path}: is a folder, not a file of sensitivities")
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise HwbmpqError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    if len(content) > _MOST_BYTES:
-        raise HwbmpqError(f"{path}: is larger than {_MOST_BYTES // 2**20} MB")
-    return content
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
-    return found

@@ -9,14 +9,14 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hwbmpq.errors import HwbmpqError, NonFiniteError
-from hwbmpq.graph.operations import first_tensor
+from hwbmpq.inputs import ModelInputs, first_tensor, map_tensors
 from hwbmpq.quant import CALIBRATION_BATCHES, InputQuantizer, as_precision, assign, prepare, quantized_layers
 from hwbmpq.quant.layers import QuantizedLayer
 from hwbmpq.quant.quantizers import keep_weights
@@ -24,8 +24,10 @@ from hwbmpq.registry import SENSITIVITIES
 from hwbmpq.sensitivity.registry import SensitivityMethod, methods
 from hwbmpq.values import FLOAT_BITS, Layer, Precision, Sensitivity, is_width
 
-Batch = tuple[Tensor, Tensor]
-"""Images and their labels."""
+Batch = tuple[Any, Any]
+"""Inputs (a tensor, a tuple of arguments or a dict of keyword arguments) and targets."""
+LossFunction = Callable[[Any, Any], Tensor]
+"""From a network's outputs and the targets to the mean loss of a batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,8 @@ class SensitivityInputs:
     on_batch: Callable[[int], None] | None = None
     """Called after each batch with the number of batches done."""
     seed: int = 0
+    loss: LossFunction | None = None
+    """None: cross entropy of the scores and labels of a classifier."""
 
     def __post_init__(self) -> None:
         for layer in self.layers:
@@ -88,10 +92,12 @@ def measure_sensitivity(
     per_channel: bool = False,
     on_batch: Callable[[int], None] | None = None,
     seed: int = 0,
+    loss: LossFunction | None = None,
 ) -> Sensitivity:
     """How much each of ``layers`` needs its bits. ``network`` is not changed.
 
-    ``batches`` yields (images, labels) and is read once; methods that need no data ignore it.
+    ``batches`` yields (inputs, targets) and is read once; methods that need no data ignore it. Inputs are a tensor, a
+    tuple of arguments or a dict of keyword arguments. ``loss`` is that of (outputs, targets), by default cross entropy.
     ``precisions`` is what the network is quantized at while gradients are read: usually the widest
     candidates. ``widths`` are the weight widths each layer may take. ``on_batch`` is called after each
     batch with the number done. ``seed`` is for methods that draw random numbers.
@@ -112,6 +118,7 @@ def measure_sensitivity(
         per_channel=per_channel,
         on_batch=on_batch,
         seed=seed,
+        loss=loss,
     )
     with torch.inference_mode(False), torch.enable_grad():  # whatever mode the caller is in
         return chosen.measure(measurement)
@@ -133,11 +140,18 @@ def classification_loss(output: object, labels: Tensor, where: str) -> Tensor:
             f"{where} has the label {bad}, but the network has {logits.shape[1]} outputs, 0 to {logits.shape[1] - 1}",
             hint="use a network with as many outputs as the data has classes",
         )
-    loss = F.cross_entropy(logits, labels)
+    return F.cross_entropy(logits, labels)
+
+
+def _loss(measurement: SensitivityInputs, output: object, targets: Any, where: str) -> Tensor:
+    if measurement.loss is None:
+        loss = classification_loss(output, targets, where)
+    else:
+        loss = measurement.loss(output, targets)
     if not bool(torch.isfinite(loss)):
         raise NonFiniteError(
             f"{where}: the loss is {loss.item()}",
-            hint="check the images for infinite values, and the loaded weights",
+            hint="check the inputs for infinite values, and the loaded weights",
         )
     return loss
 
@@ -148,7 +162,7 @@ class Step:
 
     name: str
     """``batch 3``, for errors."""
-    inputs: Tensor
+    inputs: ModelInputs
     loss: Tensor
     leaves: dict[str, list[Tensor]]
     """By layer: the weights that entered its quantizer, one for each run of the layer."""
@@ -181,7 +195,8 @@ def run_steps(measurement: SensitivityInputs, network: nn.Module) -> Iterator[St
     ``network`` is one of the measurement's copies. The batches are read once: a generator will do.
     """
     batches = (
-        _checked(batch, f"batch {number}", network) for number, batch in enumerate(measurement.batches)
+        _checked(batch, f"batch {number}", network, has_labels=measurement.loss is None)
+        for number, batch in enumerate(measurement.batches)
     )
     first = list(islice(batches, CALIBRATION_BATCHES))
     if not first:
@@ -189,26 +204,26 @@ def run_steps(measurement: SensitivityInputs, network: nn.Module) -> Iterator[St
     if any(precision.activation_bits != FLOAT_BITS for precision in measurement.precisions.values()):
         _calibrate(network, first)
     captured = capture_weights(network, measurement.layers)
-    for number, (images, labels) in enumerate(chain(first, batches)):
+    for number, (inputs, targets) in enumerate(chain(first, batches)):
         name = f"batch {number}"
         for found in captured.values():
             found.clear()
-        output = _forward(network, images, name)
+        output = _forward(network, inputs, name)
         leaves = {layer: _all_runs(layer, found) for layer, found in captured.items()}
-        loss = classification_loss(output, labels, name)
-        yield Step(name=name, inputs=images, loss=loss, leaves=leaves)
+        loss = _loss(measurement, output, targets, name)
+        yield Step(name=name, inputs=inputs, loss=loss, leaves=leaves)
         if measurement.on_batch is not None:
             measurement.on_batch(number + 1)
 
 
-def _calibrate(network: nn.Module, batches: Iterable[Batch]) -> None:
+def _calibrate(network: nn.Module, batches: Iterable[tuple[ModelInputs, Any]]) -> None:
     """Only the quantizers learn, as in training; norms keep their statistics."""
     quantizers = [module for module in network.modules() if isinstance(module, InputQuantizer)]
     for quantizer in quantizers:
         quantizer.train()
     with torch.no_grad():
-        for number, (images, _) in enumerate(batches):
-            _forward(network, images, f"batch {number}")
+        for number, (inputs, _) in enumerate(batches):
+            _forward(network, inputs, f"batch {number}")
     for quantizer in quantizers:
         quantizer.eval()
 
@@ -222,29 +237,32 @@ def _all_runs(layer: str, leaves: list[Tensor]) -> list[Tensor]:
     return list(leaves)
 
 
-def _forward(network: nn.Module, images: Tensor, name: str) -> object:
+def _forward(network: nn.Module, inputs: ModelInputs, name: str) -> object:
     try:
-        return network(images)
+        return inputs.call(network)
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+        shapes = " and ".join(str(tuple(tensor.shape)) for tensor in inputs.tensors)
         raise HwbmpqError(
-            f"{name}: the network cannot take images of shape {tuple(images.shape)}: {error}",
+            f"{name}: the network cannot take images of shape {shapes}: {error}",
             hint="give images of the size that the network was described with",
         ) from error
 
 
-def _checked(batch: object, name: str, network: nn.Module) -> Batch:
+def _checked(batch: object, name: str, network: nn.Module, *, has_labels: bool) -> tuple[ModelInputs, Any]:
     """A batch as the network takes it: on its device, in its number format, labels as integers."""
-    images, labels = batch if isinstance(batch, (tuple, list)) and len(batch) == 2 else (None, None)
-    if not isinstance(images, Tensor) or not isinstance(labels, Tensor):
+    given, targets = batch if isinstance(batch, (tuple, list)) and len(batch) == 2 else (None, None)
+    if first_tensor(given) is None or (has_labels and not isinstance(targets, Tensor)):
         raise HwbmpqError(f"{name} is not a pair of tensors (images, labels)")
-    if labels.is_floating_point() or labels.dim() != 1 or len(labels) != len(images) or not len(labels):
+    inputs = ModelInputs.of(given).for_model(network)
+    device = inputs.tensors[0].device
+    if not has_labels:
+        return inputs, map_tensors(targets, lambda tensor: tensor.to(device))
+    if targets.is_floating_point() or targets.dim() != 1 or len(targets) != len(inputs) or not len(targets):
         raise HwbmpqError(
-            f"{name}: {len(images)} images need as many whole numbers as labels, "
-            f"not {labels.dtype} of shape {tuple(labels.shape)}"
+            f"{name}: {len(inputs)} images need as many whole numbers as labels, "
+            f"not {targets.dtype} of shape {tuple(targets.shape)}"
         )
-    like = next((p for p in network.parameters() if p.is_floating_point()), images)
-    dtype = like.dtype if images.is_floating_point() else images.dtype
-    return images.to(like.device, dtype), labels.to(like.device, torch.int64)
+    return inputs, targets.to(device, torch.int64)
 
 
 def capture_weights(network: nn.Module, layers: Iterable[Layer]) -> dict[str, list[Tensor]]:

@@ -20,5 +20,6 @@ if _TYPE_CHECKING:
     from hwbmpq.training.setup import find_device as find_device
     from hwbmpq.training.tensorboard import TensorBoardHook as TensorBoardHook
     from hwbmpq.training.trainer import Trainer as Trainer
+    from hwbmpq.training.trust import UntrustedCodeError as UntrustedCodeError
 
 __getattr__, __dir__, __all__ = _lazy_names(__name__)

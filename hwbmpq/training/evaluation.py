@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.graph.operations import first_tensor
+from hwbmpq.inputs import first_tensor
 from hwbmpq.quant.layers import eval_mode
 
 EVALUATION_BATCH = 250

@@ -1,22 +1,29 @@
 """The folder of a run; every file in it is written atomically."""
 
-import io
 import json
+import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.io import CHECKSUM_DIGITS, UNFINISHED, atomic_write, checksum, disk_hint
-from hwbmpq.report.run_files import ALLOCATION, BEST, CONFIG, FACTS, HISTORY, PACKED, PAGE
+from hwbmpq.io import UNFINISHED, atomic_write, disk_hint, read_regular
+from hwbmpq.report.run_files import (
+    ALLOCATION,
+    BEST,
+    CONFIG,
+    FACTS,
+    HISTORY,
+    PACKED,
+    PAGE,
+)
 from hwbmpq.report.run_files import CHECKPOINT as LAST
 from hwbmpq.report.run_files import PREVIOUS_CHECKPOINT as PREVIOUS
+from hwbmpq.training.checkpoint_file import CheckpointError, is_good, packed, unpacked
 from hwbmpq.training.settings import RunSettings, read_settings, resolve_settings, settings_yaml
+from hwbmpq.training.trust import check_trust
 
-FORMAT = "hwbmpq-checkpoint/1"
 ONNX_FILES = {
     "qdq": "model.onnx",
     "int8": "model.int8.onnx",
@@ -38,10 +45,7 @@ _OURS = (
     *map(of_best, _EXPORTS),
 )
 _FOLDERS = ("baseline", "tensorboard")
-
-
-class CheckpointError(HwbmpqError):
-    """A checkpoint that cannot be used."""
+_MOST_JSON_BYTES = 1 << 25
 
 
 class RunDirectory:
@@ -66,7 +70,9 @@ class RunDirectory:
         try:
             self._clear()
             self.path.mkdir(parents=True, exist_ok=True)
-            (self.path / UNFINISHED).touch()
+            if os.path.lexists(self.path / UNFINISHED):  # a link would lead elsewhere
+                (self.path / UNFINISHED).unlink()
+            (self.path / UNFINISHED).touch(exist_ok=False)
             (self.path / UNFINISHED).unlink()
         except OSError as error:
             raise HwbmpqError(
@@ -102,7 +108,8 @@ class RunDirectory:
         found = list(self.path.iterdir()) if self.path.is_dir() else []
         # The settings last: what is left if this is interrupted is still a run, which can be overwritten again.
         for entry in sorted(found, key=lambda entry: entry.name == CONFIG):
-            if entry.is_file() and entry.name.removesuffix(UNFINISHED) in _OURS:
+            is_ours = entry.name.removesuffix(UNFINISHED) in _OURS
+            if (is_ours and entry.is_file()) or (entry.is_symlink() and (is_ours or entry.name in _FOLDERS)):
                 entry.unlink()
             elif entry.name in _FOLDERS and entry.is_dir():
                 shutil.rmtree(entry)
@@ -113,6 +120,16 @@ class RunDirectory:
             what = "is not a run of hwbmpq: it has no config.yaml" if self.path.exists() else "does not exist"
             raise HwbmpqError(f"{self.path} {what}", hint="give the folder that hwbmpq compress wrote")
         return self
+
+    def subfolder(self, name: str) -> Path:
+        """Where a part of the run is written to, as ``baseline``: in the run's own folder, not where a link leads."""
+        path = self.path / name
+        if path.is_symlink():
+            raise HwbmpqError(
+                f"{path} is a link to {os.path.realpath(path)}: nothing is written outside of the run's folder",
+                hint="remove the link",
+            )
+        return path
 
     @property
     def packed_file(self) -> Path:
@@ -126,7 +143,7 @@ class RunDirectory:
     def forget_exports(self) -> None:
         """Remove the files that a network was exported to: it is about to change."""
         exports = [self.path / name for export in _EXPORTS for name in (export, of_best(export))]
-        for path in filter(Path.exists, exports):
+        for path in filter(os.path.lexists, exports):
             try:
                 path.unlink()
             except OSError as error:
@@ -141,8 +158,17 @@ class RunDirectory:
         header = "".join(f"# {name}: {value}\n" for name, value in facts.items())
         self._write(CONFIG, settings_yaml(settings, header).encode())
 
-    def load_settings(self) -> RunSettings:
-        return resolve_settings(read_settings(self.path / CONFIG))
+    def load_settings(self, *, trust: bool = False, given: Mapping[str, Any] | None = None) -> RunSettings:
+        """The settings of the run; ``given`` ones, which its user has typed, stand in place of its own.
+
+        Settings may name Python files (``file:net.py:make_net``), which run when the network is built. Somebody else may
+        have written them: an ``UntrustedCodeError``, unless ``trust`` says that this code may run, or it is ``given``.
+        """
+        own, given = resolve_settings(read_settings(self.path / CONFIG)), given or {}
+        if not trust:
+            used = {name: value for name, value in own.model_dump().items() if name not in given}
+            check_trust(used, self.path / CONFIG)
+        return own.model_copy(update=dict(given))
 
     # what people and programs read
 
@@ -163,8 +189,8 @@ class RunDirectory:
 
     def load_allocation(self) -> dict[str, Any]:
         try:
-            content: dict[str, Any] = json.loads((self.path / ALLOCATION).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            content: dict[str, Any] = json.loads(read_regular(self.path / ALLOCATION, _MOST_JSON_BYTES))
+        except (OSError, ValueError, RecursionError) as error:
             raise HwbmpqError(f"{self.path / ALLOCATION}: cannot be read: {error}") from error
         return content
 
@@ -177,15 +203,15 @@ class RunDirectory:
     def save_checkpoint(self, content: Mapping[str, Any]) -> None:
         """Save the state of a run; the one before is kept beside it."""
         if self._last_is_good is None:
-            self._last_is_good = _is_good(self.path / LAST)
+            self._last_is_good = is_good(self.path / LAST)
         # A damaged checkpoint must not take the place of a good one.
         keep_old = self.path / PREVIOUS if self._last_is_good else None
         self._last_is_good = None
-        self._write(LAST, _packed(content), keep_old=keep_old)
+        self._write(LAST, packed(content), keep_old=keep_old)
         self._last_is_good = True
 
     def save_best(self, content: Mapping[str, Any]) -> None:
-        self._write(BEST, _packed(content))
+        self._write(BEST, packed(content))
 
     @property
     def has_checkpoint(self) -> bool:
@@ -200,7 +226,7 @@ class RunDirectory:
                 problems.append(f"{path} is missing")
                 continue
             try:
-                return _unpacked(path), "; ".join(problems)
+                return unpacked(path), "; ".join(problems)
             except CheckpointError as error:
                 problems.append(str(error))
         if best and self.has_checkpoint and not (self.path / BEST).exists():
@@ -225,74 +251,3 @@ class RunDirectory:
             is_run = (self.path / CONFIG).exists()
             then = f"continue with --resume {self.path}" if is_run else "start the run again"
             raise HwbmpqError(str(error), hint=f"{error.hint or 'check the folder'}, then {then}") from error
-
-
-def _packed(content: Mapping[str, Any]) -> bytes:
-    """A torch archive whose comment is the checksum of all of it.
-
-    Torch's reader does not notice every flipped bit: some make it return uninitialised memory.
-    """
-    # In memory first: torch's own writer reports a full disk as an internal error.
-    buffer = io.BytesIO()
-    torch.save({"format": FORMAT, **_with_decisions_once(content)}, buffer)
-    archive = buffer.getvalue()
-    assert archive.endswith(_NO_COMMENT), "an archive of torch's has no comment"
-    comment = _comment(archive)
-    return archive[: -len(_NO_COMMENT)] + len(comment).to_bytes(2, "little") + comment
-
-
-def _with_decisions_once(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same content; the epochs' records refer to the allocator's decisions, and pickle stores an object once."""
-    history: list[Any] = content.get("allocator", {}).get("history", [])
-    progress = content.get("progress", {})
-    records = [
-        {
-            name: next((made for made in history if made == value), value) if name == "decision" else value
-            for name, value in record.items()
-        }
-        for record in progress.get("records", ())
-    ]
-    return {**content, "progress": {**progress, "records": records}} if history and records else content
-
-
-_NO_COMMENT = b"\0\0"  # a zip archive ends with the length of its comment, and the comment
-_MARK = b"hwbmpq blake2b "
-_COMMENT_BYTES = len(_MARK) + CHECKSUM_DIGITS
-
-
-def _comment(archive: bytes) -> bytes:
-    return _MARK + checksum(archive)
-
-
-def _is_good(path: Path) -> bool:
-    try:
-        _checked(path)
-    except CheckpointError:
-        return False
-    return True
-
-
-def _unpacked(path: Path) -> dict[str, Any]:
-    """Read a checkpoint without running any code from it."""
-    archive = _checked(path)
-    try:
-        content: dict[str, Any] = torch.load(io.BytesIO(archive), map_location="cpu", weights_only=True)
-    except Exception as error:  # not written by hwbmpq; torch raises many types
-        raise CheckpointError(f"{path} is not a checkpoint of hwbmpq ({type(error).__name__})") from error
-    if content.get("format") != FORMAT:
-        raise CheckpointError(f"{path} is of another version of hwbmpq ({content.get('format')})")
-    return content
-
-
-def _checked(path: Path) -> bytes:
-    """The torch archive in a checkpoint, if its checksum is right."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-    archive, comment = data[: -_COMMENT_BYTES - 2] + _NO_COMMENT, data[-_COMMENT_BYTES:]
-    if not comment.startswith(_MARK):
-        raise CheckpointError(f"{path} is cut short, or not a checkpoint of hwbmpq")
-    if comment != _comment(archive):
-        raise CheckpointError(f"{path} is damaged: its checksum is wrong")
-    return archive

@@ -16,10 +16,16 @@ from pydantic import (
 )
 
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.hardware import ProfileError, yaml_reader
+from hwbmpq.io import read_regular
 from hwbmpq.registry import DATA_SOURCES, METHODS, OBJECTIVES, QUANTIZERS, SENSITIVITIES, SOLVERS
 from hwbmpq.search.config import AllocationConfig, setting_problems
 from hwbmpq.training.recipes import get_paper_recipe, recipe_for
+from hwbmpq.units import shown
 
+_MOST = 2**31
+"""Above any count of images, epochs or classes; what a file asks for may be memory."""
+_LARGEST = 2**63
 CHOSEN_BY_NAME = {
     "method": METHODS,
     "objective": OBJECTIVES,
@@ -65,10 +71,10 @@ class RunSettings(AllocationConfig):
     """Images for a run without training."""
     augment: Literal["none", "crop", "flip-crop", "random-resized-crop", "rand-augment"] | None = None
     """The last two are for photographs; by default what suits the data."""
-    workers: int | None = Field(default=None, ge=0)
+    workers: int | None = Field(default=None, ge=0, le=256)
     """Processes that read images; by default up to four for files, none for images in memory."""
     # schedule
-    epochs: int = Field(ge=0)
+    epochs: int = Field(ge=0, le=1_000_000)
     """Epochs in all, 0 for no training, only calibration; by default 200 for CIFAR, 100 for Tiny-ImageNet, 20 for
     digits, 30 elsewhere."""
     warmup_epochs: int | None = Field(default=None, ge=1)
@@ -121,6 +127,8 @@ class RunSettings(AllocationConfig):
         """YAML's ``yes`` is a number to Python, and a mistake to people."""
         if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
             raise ValueError("give a value, not yes or no")
+        if isinstance(value, int) and abs(value) >= (_LARGEST if info.field_name == "seed" else _MOST):
+            raise ValueError("the number is too large")
         return value
 
     @field_validator(*CHOSEN_BY_NAME)
@@ -165,9 +173,9 @@ def resolve_settings(given: Mapping[str, Any], *, recipe: str | None = None) -> 
     if unknown:
         names = list(RunSettings.model_fields)
         begin_so = [name for name in names if name.startswith(unknown[0])]
-        close = begin_so or get_close_matches(unknown[0], names, n=1)
+        close = begin_so or get_close_matches(unknown[0][:100], names, n=1)
         raise HwbmpqError(
-            f"there is no setting {unknown[0]!r}" + (f": did you mean {close[0]}?" if close else ""),
+            f"there is no setting {shown(unknown[0])}" + (f": did you mean {close[0]}?" if close else ""),
             hint=f"settings are {', '.join(RunSettings.model_fields)}",
         )
     epochs = said.get("epochs")
@@ -198,18 +206,17 @@ _PERIODIC = ("warmup_epochs", "interval_epochs")
 def read_settings(path: Path) -> dict[str, Any]:
     """What a YAML file of settings says; checked by ``resolve_settings``."""
     try:
-        text = path.read_text(encoding="utf-8")
-        content = yaml.safe_load(text)
-    except OSError as error:
-        raise HwbmpqError(f"{path}: cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise HwbmpqError(f"{path}: is not valid YAML: {error}") from error
-    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
-        raise HwbmpqError(f"{path}: holds no settings", hint="write lines like `epochs: 30`")
-    return {"memory_as_in": "0.1.0", **content} if text.startswith(_WRITTEN_BY_0_1_0) else content
+        content = read_regular(path, yaml_reader.MOST_BYTES)
+        found: dict[str, Any] = yaml_reader.parse_document(content, str(path), "a file of settings").plain()
+    except (OSError, ValueError) as error:  # ValueError: a path that cannot be
+        what = getattr(error, "strerror", None) or error
+        raise HwbmpqError(f"{path}: cannot be read: {what}") from error
+    except ProfileError as error:
+        raise HwbmpqError(str(error), hint="write lines like `epochs: 30`") from None
+    return {"memory_as_in": "0.1.0", **found} if content.startswith(_WRITTEN_BY_0_1_0) else found
 
 
-_WRITTEN_BY_0_1_0 = "# written by: hwbmpq 0.1.0,"
+_WRITTEN_BY_0_1_0 = b"# written by: hwbmpq 0.1.0,"
 """The first line of a config.yaml whose ``memory`` means the weights alone."""
 
 

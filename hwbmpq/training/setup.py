@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hwbmpq.data.batches import Batches, LoaderBatches, LoaderImages, TrainingBatches
 from hwbmpq.data.images import ImageData, LabelledImages
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.graph.operations import first_tensor
+from hwbmpq.inputs import first_tensor
 from hwbmpq.quant.layers import eval_mode
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc, malloc.h

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.training.hooks import StepReport, TrainingHook
+from hwbmpq.training.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from hwbmpq.training.trainer import Trainer
@@ -21,7 +22,9 @@ class TensorBoardHook(TrainingHook):
             from torch.utils import tensorboard  # an optional extra
         except ImportError as error:
             raise HwbmpqError("TensorBoard is not installed", hint="pip install tensorboard") from error
-        self._make_writer: Any = lambda: tensorboard.SummaryWriter(str(folder / "tensorboard"))
+        self._make_writer: Any = lambda: tensorboard.SummaryWriter(
+            str(RunDirectory(folder).subfolder("tensorboard"))
+        )
         self._writer: Any = None
 
     def __enter__(self) -> "TensorBoardHook":

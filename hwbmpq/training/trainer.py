@@ -16,7 +16,7 @@ from hwbmpq import distributed
 from hwbmpq.data.augment import generator_for
 from hwbmpq.data.batches import Batches
 from hwbmpq.errors import HwbmpqError, NonFiniteError, RunStoppedError
-from hwbmpq.graph.operations import first_tensor
+from hwbmpq.inputs import first_tensor
 from hwbmpq.quant import parameter_groups
 from hwbmpq.training.evaluation import Evaluation
 from hwbmpq.training.hooks import Allocator, Progress, StepReport, TrainingHook

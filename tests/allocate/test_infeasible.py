@@ -36,6 +36,38 @@ def test_the_message_names_the_least_that_is_possible(solver: str) -> None:
     assert str(error).startswith("the budgets cannot be met: memory is at least 30, the budget is 29")
 
 
+def in_bits(**changes: Any) -> dict[str, CostTable]:
+    """A stem without a choice, and two layers, in KiB."""
+    kib = 8 * 1024
+    costs = {"stem": {16: 3 * kib}, "a": {2: 10 * kib, 4: 20 * kib}, "b": {2: 6 * kib, 4: 12 * kib}}
+    rows = (CostRow(costs=costs | changes.pop("costs", {}), **changes),)  # type: ignore[arg-type]
+    return {"memory": CostTable(name="memory", unit="bit", rows=rows)}
+
+
+WITH_STEM = {**VALUES, "stem": {16: 0}}
+
+
+def test_the_message_has_units_and_says_what_takes_the_room() -> None:
+    error = refused(WITH_STEM, in_bits(constant=2048), {"memory": 4 * 8 * 1024})
+    assert str(error) == (
+        "the budgets cannot be met: memory needs at least 19.25 KiB, the budget is 4.000 KiB (256.0 B do not depend on "
+        "widths; 3.000 KiB are layers of one width: stem; the largest layer, a, takes 10.00 KiB at 2)"
+    )
+    assert error.hint == "these budgets can be met: memory=19.25KiB"
+    assert error.to_dict()["budgets"]["memory"]["unit"] == "bit"
+
+
+def test_amounts_that_look_alike_are_shown_to_the_bit() -> None:
+    least = 19 * 8 * 1024
+    error = refused(WITH_STEM, in_bits(), {"memory": least - 1})
+    assert f"needs at least {least:,} bit, the budget is {least - 1:,} bit" in str(error)
+
+
+def test_layers_of_one_width_that_take_most_of_the_room_can_be_pinned() -> None:
+    error = refused(WITH_STEM, in_bits(costs={"stem": {16: 400_000}}), {"memory": 4 * 8 * 1024})
+    assert error.hint.endswith("or give fixed layers fewer bits: stem")
+
+
 def test_the_hint_names_budgets_that_can_be_met() -> None:
     assert refused(VALUES, COSTS, {"memory": 29}).hint == "these budgets can be met: memory=30"
 

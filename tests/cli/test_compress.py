@@ -211,7 +211,7 @@ def test_a_foreign_checkpoint_is_an_error_that_says_so(run: Run) -> None:
         (["--method", "hpq"], "one width for all layers"),
         (["--device", "tpu"], "no device 'tpu'"),
         (["--config", "no.yaml"], "no.yaml"),
-        (["--lr", "-1"], "lr: input should be greater than 0"),
+        (["--lr", "-1"], "--lr -1: must be above 0"),
         (["--decide-after", "1,9"], "after epoch 9 of 3 comes too late"),
     ],
 )
@@ -428,7 +428,7 @@ def test_an_unfinished_run_has_no_best_epoch_and_is_not_given_up(run: Run, tmp_p
 def test_a_mistyped_flag_is_answered_in_two_lines(run: Run) -> None:
     code, out, err = run("compress", "--method", "hqp")
     assert (code, out) == (2, "")
-    assert err.startswith("error: argument --method: no method named 'hqp': did you mean hpq?")
+    assert err.startswith("error: --method: no method named 'hqp': did you mean hpq?")
     assert err.endswith("try: hwbmpq compress --help\n")
     assert "usage" not in err
 
@@ -438,3 +438,29 @@ def test_overwrite_wants_to_know_which_run(run: Run) -> None:
     assert code == 2
     assert "--overwrite: which run?" in err
     assert "--run-dir" in err
+
+
+def test_pinned_layers_stay_at_their_width_and_the_run_can_be_resumed_and_loaded(run: Run) -> None:
+    options = (
+        "--target",
+        "generic",
+        "--budget",
+        "memory=90%",
+        "--pin",
+        "layer1.*=8",
+        "--keep-float",
+        "layer3.0.conv1",
+    )
+    code, out, err = run("compress", *SHORT, *options, "--run-dir", "one", "--json")
+    assert code == 0, err
+    widths = {layer["name"]: layer["precision"] for layer in json.loads(out)["layers"]}
+    assert widths["layer1.0.conv1"].startswith("W8")
+    assert widths["layer3.0.conv1"] == "W32A32"
+    settings = yaml.safe_load(Path("one/config.yaml").read_text())
+    assert settings["pin"] == {"layer1.*": "8"}
+    assert settings["keep_float"] == ["layer3.0.conv1"]
+    assert run("compress", "--resume", "one")[0] == 0
+    assert run("evaluate", "one", "--runtime", "packed")[0] == 0
+    assert run("export", "one")[0] == 0
+    network = hwbmpq.load("one/model.safetensors")
+    assert str(dict(hwbmpq.quant.quantized_layers(network))["layer3.0.conv1"].precision) == "W32A32"

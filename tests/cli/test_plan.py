@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hwbmpq.cli.main import main
-from hwbmpq.cli.render.plan import budget_text
 from hwbmpq.costs import parse_budget
+from hwbmpq.units import budget_text
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
@@ -139,3 +139,50 @@ def test_a_suggested_budget_is_read_back_as_no_less_and_hardly_more(
     amount = parse_budget(cost, budget_text(value, unit)).amount
     assert amount is not None
     assert value <= amount <= value * 1.01 + 1
+
+
+def widths(text: str) -> dict[str, str]:
+    return {layer["name"]: layer["precision"] for layer in json.loads(text)["layers"]}
+
+
+def test_layers_are_pinned_and_kept_in_float_by_patterns(plan: Callable[..., str]) -> None:
+    options = (
+        "--budget",
+        "memory=95%",
+        "--pin",
+        "layer1.*=8",
+        "linear=W4A8",
+        "--json",
+        "--target",
+        "generic",
+    )
+    found = widths(plan(*options, "--pin", "conv1=8", "--keep-float", "layer3.0.conv1"))
+    assert found["layer1.0.conv1"][:2] == found["layer1.0.conv2"][:2] == found["conv1"][:2] == "W8"
+    assert (found["linear"], found["layer3.0.conv1"]) == ("W4A8", "W32A32")
+
+
+@pytest.mark.parametrize("sensitivity", ["enbg", "weight-error", "divergence", "hessian-trace"])
+@pytest.mark.parametrize("objective", ["linear", "error"])
+def test_sensitivities_are_measured_beside_layers_in_float(
+    plan: Callable[..., str], sensitivity: str, objective: str
+) -> None:
+    if (sensitivity, objective) == ("hessian-trace", "error"):
+        objective = "hawq"
+    options = ("--sensitivity", sensitivity, "--objective", objective, "--images", "4", "--target", "generic")
+    text = plan("--budget", "memory=99%", "--keep-float", "layer3.0.conv1", "--json", "--brief", *options)
+    assert widths(text)["layer3.0.conv1"] == "W32A32"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--pin", "layer1"], "--pin 'layer1': write PATTERN=WIDTH"),
+        (["--pin", "layer1.*=8", "layer1.*=4"], "is pinned to 8 already"),
+        (["--pin", "layr1.0.conv1=8"], "did you mean layer1.0.conv1"),
+        (["--pin", "layer1.*=wide"], "neither a weight width nor a pair"),
+        (["--keep-float", "gate"], "no layer named 'gate'"),
+        (["--pin", "layer1.*=16"], "pin layer1.*=16: layer 'layer1.0.conv1': profile 'mpic' does not run"),
+    ],
+)
+def test_pins_that_are_wrong(plan: Callable[..., str], options: list[str], told: str) -> None:
+    assert told in plan(*options, code=2)

@@ -12,7 +12,7 @@ from hwbmpq.costs import BudgetError, cost_models, parse_budget
 from hwbmpq.errors import HwbmpqError
 
 COSTS = sorted(name for name, entry in cost_models().items() if entry.entry is not None)
-WORDS = "0 1 12 350 -3 +7 1e400 1e-400 . , _ e % x × X KiB KB kB MB Mbit ms us s uJ mJ BOP GBOP bit B µ nan inf ٣ ²"
+WORDS = "0 1 12 350 -3 +7 1e400 1e-400 . , _ e % x × X KiB KB kB MB Mbit ms us s uJ mJ BOP GBOP bit B b/weight µ nan inf ٣ ²"
 PIECES = st.sampled_from([*WORDS.split(), " ", "\n", "\t", "\0", "=", "9" * 400])
 TEXTS = st.lists(PIECES, max_size=6).map("".join) | st.text(max_size=80) | st.text(min_size=500, max_size=600)
 
@@ -23,8 +23,7 @@ def refusal_of(cost: str, value: Any) -> BudgetError | None:
         budget = parse_budget(cost, value)
     except BudgetError as error:
         return error
-    (amount,) = (v for v in (budget.amount, budget.share, budget.ratio) if v is not None)
-    assert 0 < amount < math.inf
+    assert 0 < budget.value < math.inf
     return None
 
 

@@ -1,12 +1,15 @@
 """Folders of image files: which file belongs to which class, and what is missing."""
 
+import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from hwbmpq.data import LabelledImages, load_data, load_images, open_data
+from hwbmpq.data.folder import FileImages
 from hwbmpq.data.images import Streamed
 from hwbmpq.errors import HwbmpqError
 
@@ -214,3 +217,39 @@ def test_tinyimagenet_with_an_empty_class_names_it(tiny: Path) -> None:
         path.unlink()
     with pytest.raises(HwbmpqError, match="train/n01: holds no images"):
         open_data("tinyimagenet", root=tiny)
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "BMP", "GIF", "TIFF", "PPM", "WEBP"])
+@pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA", "1"])
+def test_every_known_format_is_decoded_as_pillow_does(form: str, mode: str, tmp_path: Path) -> None:
+    if (form, mode) in [("JPEG", "RGBA"), ("JPEG", "P"), ("PPM", "RGBA"), ("PPM", "P"), ("BMP", "RGBA")]:
+        pytest.skip("Pillow does not write it")
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 10, 3), dtype=np.uint8)
+    path = tmp_path / "image.png"  # whatever its name
+    Image.fromarray(pixels).convert(mode).save(path, form)
+    with Image.open(path) as image:
+        expected = np.asarray(image.convert("RGBA" if "transparency" in image.info else "RGB").convert("RGB"))
+    found = FileImages(paths=[path])
+    np.testing.assert_array_equal(np.asarray(found.whole(0, (3, 12, 10))), expected)
+    np.testing.assert_array_equal(found.read(torch.tensor([0]), (3, 12, 10))[0].numpy(), expected)
+
+
+def test_postscript_is_refused_whatever_it_is_called(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subprocess.check_call", None)  # how Pillow would start Ghostscript
+    text = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n%%EOF\n"
+    (folder / "train/red/2.png").write_bytes(text)
+    with pytest.raises(HwbmpqError, match=r"2\.png: cannot be decoded: not an image, or none of JPEG, PNG"):
+        FileImages(paths=[folder / "train/red/2.png"]).read(torch.tensor([0]), (3, 8, 8))
+
+
+@pytest.mark.parametrize(("mode", "side"), [("RGB", 8200), ("RGBA", 5400), ("L", 7100)])
+def test_an_image_that_unpacks_to_too_much_is_refused(mode: str, side: int, tmp_path: Path) -> None:
+    Image.new(mode, (side, side)).save(tmp_path / "bomb.png", compress_level=1)
+    with pytest.raises(HwbmpqError, match=r"bomb\.png: cannot be decoded: .* make it smaller"):
+        FileImages(paths=[tmp_path / "bomb.png"]).read(torch.tensor([0]), (3, 8, 8))
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(HwbmpqError, match="not a regular file"):
+        FileImages(paths=[tmp_path / "pipe.png"]).read(torch.tensor([0]), (3, 8, 8))

@@ -143,7 +143,7 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
         r"values from -1.0 to -1.0 are not pixels",
     ),
     "nan": ({"x_train": np.full((2, 8, 8), np.nan), "y_train": labels(2)}, "values from nan to nan"),
-    "object": ({"x_train": np.array([None]), "y_train": labels(1)}, "Object arrays cannot be loaded"),
+    "object": ({"x_train": np.array([None]), "y_train": labels(1)}, "an array of objects is a pickle"),
     "channels": (
         {"x_train": pixels(2, 8, 8, 4), "y_train": labels(2)},
         "4 channels do not fit an input of 3",

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from hwbmpq.hardware.document import MOST_BYTES, ProfileError, parse_document
+from hwbmpq.hardware.document import ProfileError
+from hwbmpq.hardware.yaml_reader import MOST_BYTES, parse_document
 
 
 def plain(text: str | bytes) -> dict[str, object]:
@@ -76,6 +77,8 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("{a: " * 10_000, "nested more than 32 deep"),
         (BOMB, "more than 50,000 values"),
         ("a: [" + "1," * 60_000 + "]", "more than 50,000 values"),
+        (f"a: &a {'x' * 1000}\nb: [{'*a,' * 2000}]", "1 MiB of text \\(aliases count in full\\)"),
+        (f"a: &a {{{'x' * 1000}: 1}}\nb: [{'*a,' * 2000}]", "1 MiB of text"),
         (b"a: b\nc: \xff", "a.yaml:2:4: not UTF-8"),
         ("a: \ud800", "not UTF-8"),
         ("a: \x00", "not YAML"),
@@ -89,6 +92,11 @@ def test_what_is_no_profile_ends_in_one_sentence_soon(text: str | bytes, message
         plain(text)
     assert "\n" not in str(caught.value)
     assert time.perf_counter() - start < 2
+
+
+def test_a_long_key_is_not_repeated_for_all_that_is_in_it() -> None:
+    root = parse_document(f"? {'k' * 100_000}\n: [{'1,' * 10_000}]", "a.yaml")
+    assert max(len(node.path) for node in root.walk()) == 200
 
 
 def test_a_byte_order_mark_is_no_key() -> None:

@@ -16,7 +16,7 @@ from hwbmpq.hardware import (
     profile_json_schema,
     shipped_folder,
 )
-from hwbmpq.hardware.document import parse_document
+from hwbmpq.hardware.yaml_reader import parse_document
 from hwbmpq.testing import conv_layer, linear_layer
 
 FILES = sorted(shipped_folder().glob("*.yaml"))

@@ -17,7 +17,7 @@ from hwbmpq.hardware import (
     profile_based_on,
     profile_json_schema,
 )
-from hwbmpq.hardware.document import parse_document
+from hwbmpq.hardware.yaml_reader import parse_document
 
 EXAMPLES = {question.key: question.example for question in QUESTIONS}
 

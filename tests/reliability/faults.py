@@ -54,7 +54,7 @@ class Trial:
             return self.begin(run=run, **fault)
         self.counts["commands"] += 1
         self.counts["resumes"] += 1
-        words = ["compress", "--resume", run, "-q"]
+        words = ["compress", "--resume", run, "--trust", "-q"]
         return self.server.run(words, folder=self.folder, fault=fault or None)
 
     def finish(self, run: str = "run") -> None:
@@ -114,7 +114,9 @@ def _killed_once(trial: Trial) -> Ended:
         return trial.resume(**fault)
     trial.counts["commands"] += 1
     is_begun = (trial.folder / "run" / "config.yaml").exists()
-    words = ["compress", "--resume", "run", "-q"] if is_begun else trial.server.compress("run", "-q")
+    words = (
+        ["compress", "--resume", "run", "--trust", "-q"] if is_begun else trial.server.compress("run", "-q")
+    )
     return trial.server.start(words, folder=trial.folder).kill_after(trial.chance.uniform(0.0, SECONDS))
 
 

@@ -28,7 +28,7 @@ def test_a_killed_rank_ends_the_job_which_resumes_to_the_same_bits(
     started = torchrun(server, folder, *server.compress("run", "-q"))
     assert_told(kill_rank(started, folder / "run", victim=1, seconds=0.0))
     at_hand.look_at()
-    for ended in forked_ranks(server, folder, "compress", "--resume", "run", "-q"):
+    for ended in forked_ranks(server, folder, "compress", "--resume", "run", "--trust", "-q"):
         assert_finished(ended)
     assert_same_result(folder / "run", of_two_ranks)
 

@@ -10,13 +10,14 @@ import pytest
 
 from hwbmpq.costs.table import FigureUse
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.printable import printable
 from hwbmpq.report import RunReport
 from hwbmpq.report.html import render_page, write_page
 from hwbmpq.report.html.plot_style import of_width, text_on
 from hwbmpq.values import TieGroup
 
 MakeReport = Callable[..., RunReport]
-EVIL = '<img src=x onerror="alert(1)">\'&</script>{}'
+EVIL = '<img src=x onerror="alert(1)">\'&</script>\x00\x1b[2J\x9b\x7f\u202e\ufffe\udcff{}'
 MOST_BYTES = 3 << 20
 
 
@@ -145,7 +146,14 @@ def test_names_that_attack_stay_text(hostile: RunReport, page: str) -> None:
         assert not [name for name, _ in found.attributes if name.startswith("on")]
         assert text.count("<script") == text.count("</script>") == 2
         assert "onerror" in text  # it is there, as text
+        assert printable(text, keep="\n") == text
+        assert "\\x1b[2J" in text
     assert set(parsed(render_page([hostile])).tags) <= set(parsed(page).tags) | {"aside", "b"}
+
+
+def test_a_page_of_names_that_are_not_characters_is_written(hostile: RunReport, tmp_path: Path) -> None:
+    page = write_page([hostile], tmp_path / "page.html").read_bytes().decode()
+    assert "\\udcff" in page
 
 
 def test_formulas_in_names_stay_text(made_up_report: MakeReport) -> None:

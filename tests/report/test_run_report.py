@@ -112,15 +112,15 @@ def test_a_run_that_goes_on_is_shown_as_far_as_it_is(run: Path, tmp_path: Path) 
     ("damage", "message"),
     [
         (lambda folder: (folder / "facts.json").unlink(), "an earlier version of hwbmpq wrote it"),
-        (lambda folder: (folder / "facts.json").write_text("{"), r"facts\.json cannot be read"),
+        (lambda folder: (folder / "facts.json").write_text("{"), r"facts\.json: is not valid JSON"),
         (
             lambda folder: (folder / "facts.json").write_text("{}"),
             "these are not the facts of a run: schema None",
         ),
         (lambda folder: (folder / "facts.json").write_text("[]"), "not the facts of a run: schema None"),
-        (lambda folder: (folder / "history.jsonl").write_text("x"), r"history\.jsonl cannot be read"),
+        (lambda folder: (folder / "history.jsonl").write_text("x"), r"history\.jsonl: is not valid JSON"),
         (lambda folder: (folder / "history.jsonl").write_text("{}"), "do not belong together"),
-        (lambda folder: (folder / "allocation.json").write_text("{"), r"allocation\.json cannot be read"),
+        (lambda folder: (folder / "allocation.json").write_text("{"), r"allocation\.json: is not valid JSON"),
         (lambda folder: (folder / "allocation.json").write_text("{}"), "do not belong together"),
     ],
 )

@@ -468,13 +468,14 @@ def test_a_model_with_its_widths_comes_back_from_its_state_dict() -> None:
     assert torch.equal(fresh.eval()(x), model.eval()(x))
 
 
-def test_a_step_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_after_the_first_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Residual()
     allocator = allocator_for(model)
 
     def refuse(*args: object, **kwargs: object) -> None:
         raise AssertionError("waits for the device")
 
+    train(model, allocator, torch.optim.SGD(model.parameters(), 0.05), batches(1))
     for x, y in batches(2):
         F.cross_entropy(model(x), y).backward()
         with monkeypatch.context() as patch:

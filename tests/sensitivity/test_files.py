@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,7 @@ def test_a_bad_file_is_one_sentence_that_names_file_and_field(
 def test_a_missing_file_and_a_folder_say_so(tmp_path: Path) -> None:
     with pytest.raises(HwbmpqError, match="No such file"):
         load_sensitivity(tmp_path / "none.json")
-    with pytest.raises(HwbmpqError, match="is a folder"):
+    with pytest.raises(HwbmpqError, match="cannot be read: Is a directory"):
         load_sensitivity(tmp_path)
 
 
@@ -136,7 +137,22 @@ def test_a_path_that_cannot_be_says_so() -> None:
 def test_a_file_that_is_too_large_is_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_MOST_BYTES", 2**20)
     (tmp_path / "s.json").write_bytes(b" " * (2**20 + 1))
-    with pytest.raises(HwbmpqError, match="is larger than 1 MB"):
+    with pytest.raises(HwbmpqError, match="more than 1048576"):
+        load_sensitivity(tmp_path / "s.json")
+
+
+def test_a_name_that_is_there_twice_among_many_is_found_at_once(tmp_path: Path) -> None:
+    names = [f'"layer{number}": 1' for number in range(80_000)]
+    (tmp_path / "s.json").write_text("{" + ",".join([*names, names[-1]]) + "}")
+    start = time.perf_counter()
+    with pytest.raises(HwbmpqError, match="'layer79999' is there twice"):
+        load_sensitivity(tmp_path / "s.json")
+    assert time.perf_counter() - start < 2  # comparing each with each takes a minute
+
+
+def test_more_values_than_a_network_has_are_not_parsed(tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text("[" + "[]," * 500_000 + "[]]")
+    with pytest.raises(HwbmpqError, match="more than 400,000 values"):
         load_sensitivity(tmp_path / "s.json")
 
 

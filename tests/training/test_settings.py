@@ -146,6 +146,14 @@ def test_epochs_for_decisions_take_the_place_of_the_recipes_intervals() -> None:
     assert (found.decide_after, found.warmup_epochs, found.interval_epochs) == ((2, 5), None, None)
 
 
+ALIASES = "\n".join(
+    ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9))]
+).encode()
+MERGES = "\n".join(
+    ["m0: &m0 {a: 1}", *(f"m{n}: &m{n} {{<<: [{', '.join([f'*m{n - 1}'] * 9)}]}}" for n in range(1, 10))]
+).encode()
+
+
 @pytest.mark.parametrize("text", ["lr: 1e-3\n", "lr: 0.001\n", "lr: '0.001'\n"])
 def test_numbers_as_people_write_them_in_yaml(text: str, tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(text)
@@ -155,18 +163,45 @@ def test_numbers_as_people_write_them_in_yaml(text: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "holds no settings"),
-        (b"- a\n- b\n", "holds no settings"),
-        (b"3: 4\n", "holds no settings"),
-        (b"epochs: [3\n", "is not valid YAML"),
-        (b"\xff\xfe\x00", "is not valid YAML"),
-        (b"!!python/object:os.system {}\n", "is not valid YAML"),
+        (b"", "run.yaml:1:1: the file is empty: a file of settings is a mapping"),
+        (b"- a\n- b\n", "run.yaml:1:1: a file of settings is a mapping of keys to values"),
+        (b"epochs: [3\n", "run.yaml:2:1: not YAML: did not find expected ',' or ']'"),
+        (b"epochs: 3\nlr: {a: 1\n", "run.yaml:3:1: not YAML"),
+        (b"\xff\xfe\x00", "run.yaml:1:1: not UTF-8 text"),
+        (b"!!python/object:os.system {}\n", "plain values only"),
+        (ALIASES, "values or 1 MiB of text \\(aliases count in full\\): that is not a file of settings"),
+        (MERGES, "aliases count in full"),
+        (b"epochs: " + b"[" * 100_000, "nested more than 32 deep"),
+        (b"#" * (1 << 20) + b"#", "has 1048577 bytes"),
     ],
 )
 def test_files_that_hold_no_settings(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_bytes(content)
     with pytest.raises(HwbmpqError, match=message):
         read_settings(tmp_path / "run.yaml")
+
+
+@pytest.mark.parametrize("name", ["budgets", "lr", "bits", "model", "x" * 300_000])
+def test_a_message_does_not_repeat_a_long_value(name: str) -> None:
+    with pytest.raises(HwbmpqError) as raised:
+        resolve_settings({**BASE, name: ["x" * 300_000] * 10})
+    assert len(str(raised.value)) < 3000
+
+
+def test_many_problems_are_counted() -> None:
+    budgets = {f"cost{number}": [] for number in range(5000)}
+    with pytest.raises(HwbmpqError, match="budgets: ") as raised:
+        resolve_settings({**BASE, "budgets": budgets})
+    assert len(str(raised.value)) < 5000
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"epochs": 10**9}, {"epochs": 10**30}, {"seed": 10**30}, {"workers": 10**5}, {"num_classes": 2**31}],
+)
+def test_numbers_that_cannot_be_meant_are_refused(given: dict[str, int]) -> None:
+    with pytest.raises(HwbmpqError, match=f"{next(iter(given))}: "):
+        resolve_settings({**BASE, **given})
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from hwbmpq.export.packed.contents import SizeAccount, SizeLine
 from hwbmpq.export.runtime.onnxruntime import LARGEST_FILE, as_input, output_ranges
 from hwbmpq.export.stored_weights import StoredWeight, stored_weights
 from hwbmpq.io import atomic_write
+from hwbmpq.search.watch import warn_if_undecided
 
 Form = Literal["qdq", "int8", "qonnx"]
 _IR_VERSION = {TRACED_OPSET: 10, TWO_BIT_OPSET: 13}
@@ -128,6 +129,7 @@ def onnx_graph(
             f"no form of ONNX graphs is called {form!r}", hint=f"use {', '.join(get_args(Form))}"
         )
     _check_kind(model)
+    warn_if_undecided(model)
     weights = stored_weights(model, example_input)
     # Tools that read Quant nodes need all shapes.
     traced = trace_network(model, example_input, weights, any_batch=form != "qonnx")

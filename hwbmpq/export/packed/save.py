@@ -28,6 +28,7 @@ from hwbmpq.graph.stored import join, names_by_tensor, own_state, weight_names
 from hwbmpq.quant import quantized_layers
 from hwbmpq.quant.layers import FROZEN, QuantizedLayer, weight_entries
 from hwbmpq.quant.quantizers import InputQuantizer
+from hwbmpq.search.watch import warn_if_undecided
 from hwbmpq.values import FLOAT_BITS
 
 FILE_NAME = "model.safetensors"
@@ -43,6 +44,7 @@ def save_packed(
     ``input_size``, ``target``, and whatever else JSON can hold. Without ``model``, loading needs the network as well.
     ``example_input`` is used only if layers compute their weights in the forward pass. The network is not changed.
     """
+    warn_if_undecided(model)
     metadata, tensors = _content(model, example_input, origin or {})
     header_bytes = write_container(Path(path), tensors, metadata.to_json())
     return account_for(model, metadata, tensors, header_bytes)

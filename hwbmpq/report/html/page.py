@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.io import atomic_write
+from hwbmpq.printable import printable
 from hwbmpq.report import Headline, RunReport
 from hwbmpq.report.html.plot_style import Plot, colour_of, of_width, short, text_on
 from hwbmpq.report.html.plots import (
@@ -36,7 +37,7 @@ def render_page(reports: Sequence[RunReport]) -> str:
         raise HwbmpqError(f"a page shows 1 to {_MOST_COMPARED} runs, not {len(reports)}")
     # Everything that is put in is escaped unless it is marked as markup of our own.
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
     )
     environment.filters["amount"] = amount
     template = environment.from_string(_own_file("page.html.jinja"))
@@ -48,6 +49,11 @@ def render_page(reports: Sequence[RunReport]) -> str:
         sections=[_section(report) for report in reports] if len(reports) == 1 else [],
         compared=_compared(reports) if len(reports) > 1 else None,
     )
+
+
+def _shown(value: Any) -> Any:
+    """What is put into the page: markup of our own as it is, text of others without what would act on a reader."""
+    return printable(value, keep="\n") if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def write_page(reports: Sequence[RunReport], path: str | Path) -> Path:

@@ -18,6 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
+from hwbmpq.printable import printable
+
 DISTINCT = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's."""
 _PLACES = {2: 0.0, 3: 0.16, 4: 0.32, 5: 0.44, 6: 0.54, 7: 0.62, 8: 0.72, 16: 0.92}
@@ -72,7 +74,7 @@ class Tooltips(dict[str, str]):
 
     def add(self, part: Artist, text: str) -> None:
         part.set_gid(f"tip{len(self)}")
-        self[f"tip{len(self)}"] = text
+        self[f"tip{len(self)}"] = printable(text)
 
 
 def _draw(name: str, height: float, paint: Callable[[Figure, Tooltips], None]) -> str:
@@ -85,7 +87,7 @@ def _draw(name: str, height: float, paint: Callable[[Figure, Tooltips], None]) -
             axes.patch.set_alpha(0)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    return _for_page(buffer.getvalue(), name, tips)
+    return _for_page(printable(buffer.getvalue(), keep="\n"), name, tips)
 
 
 def _for_page(text: str, name: str, tips: Tooltips) -> str:
@@ -148,7 +150,8 @@ def readable(names: Sequence[str], most: int) -> range:
 
 
 def short(name: str, width: int = 26) -> str:
-    """Cut the middle out of a long name."""
+    """Cut the middle out of a long name, and spell out what is not a letter."""
+    name = printable(name)
     return name if len(name) <= width else f"{name[: width // 3]}…{name[-(width - width // 3 - 1) :]}"
 
 
@@ -172,5 +175,5 @@ def add_width_legend(axes: Axes, widths: Sequence[int]) -> None:
 
 def add_legend(axes: Axes, colours: Mapping[str, str]) -> None:
     """Names with their colours in a row above a plot."""
-    handles = [Patch(color=colour, label=label) for label, colour in colours.items()]
+    handles = [Patch(color=colour, label=short(label)) for label, colour in colours.items()]
     axes.legend(handles=handles, ncols=len(handles), loc="lower left", bbox_to_anchor=(0, 1.0), fontsize=9)

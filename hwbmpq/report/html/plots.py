@@ -123,7 +123,7 @@ def frontier_plot(reports: Sequence[RunReport]) -> Plot | None:
         for kind, (marker, label) in _MARKERS.items():
             if kind in kinds:
                 axes.plot([], [], marker, color=INK, label=label)
-        axes.set_xlabel(f"{first.cost} ({unit})")
+        axes.set_xlabel(f"{short(first.cost)} ({short(unit)})")
         axes.set_ylabel("objective (% of its range)")
         axes.set_ylim(-5, 108)
         axes.legend(fontsize=8, loc="lower right")

@@ -1,0 +1,136 @@
+"""Layers whose width is given, not chosen: pinned to one, or kept in float."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from hwbmpq.errors import HwbmpqError, UnknownNameError, UnsupportedPrecisionError
+from hwbmpq.graph import LayerGraph
+from hwbmpq.hardware import HardwareProfile, candidates
+from hwbmpq.hardware.profile import WidthFinder, op_of
+from hwbmpq.values import FLOAT_BITS, Precision, is_width
+
+Pins = Mapping[str, int | str]
+"""By pattern of layer names: a weight width (8), or a pair (``W4A8``)."""
+_FLOAT = Precision(weight_bits=FLOAT_BITS, activation_bits=FLOAT_BITS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Given:
+    """What a layer was given, and by whom."""
+
+    width: int | Precision
+    by: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedLayers:
+    """What patterns give to the layers of one network."""
+
+    given: Mapping[str, _Given]
+
+    def __bool__(self) -> bool:
+        return bool(self.given)
+
+    def choices(
+        self, graph: LayerGraph, profile: HardwareProfile, activation_bits: str | int
+    ) -> dict[str, tuple[Precision, ...]]:
+        """The one candidate of each of these layers."""
+        return {
+            layer.name: (
+                _precision(self.given[layer.name], op_of(layer), profile, activation_bits, layer.name),
+            )
+            for layer in graph
+            if layer.name in self.given
+        }
+
+    def remarks(self, choices: Mapping[str, Sequence[Precision]]) -> list[str]:
+        """What is pinned and what stays in float, for people."""
+        in_float = [name for name in self.given if choices[name][0] == _FLOAT]
+        pinned = [f"{name} {choices[name][0]}" for name in self.given if name not in in_float]
+        return [
+            *([f"pinned: {', '.join(pinned)}"] if pinned else []),
+            *([f"kept in float: {', '.join(in_float)}"] if in_float else []),
+        ]
+
+
+def fixed_layers(
+    graph: LayerGraph, profile: HardwareProfile, pin: Pins, keep_float: Iterable[str]
+) -> FixedLayers:
+    """The layers that somebody's patterns, and then the profile's own, match; tied layers follow each other.
+
+    A pattern of somebody's that matches nothing is an error; a profile's need not be about this network.
+    """
+    names = [layer.name for layer in graph]
+    own = _matched(names, pin, keep_float, "")
+    theirs = _matched(
+        names, profile.constraints.pin, profile.constraints.keep_float, f"profile {profile.target}: "
+    )
+    return FixedLayers(given={**_spread(theirs, graph), **_spread(own, graph)})
+
+
+def _matched(names: Sequence[str], pin: Pins, keep_float: Iterable[str], whose: str) -> dict[str, _Given]:
+    found: dict[str, _Given] = {}
+    wanted = [
+        (pattern, parse_pin(pattern, width), f"pin {pattern}={width}") for pattern, width in pin.items()
+    ]
+    wanted += [(pattern, _FLOAT, f"keep_float {pattern}") for pattern in keep_float]
+    for pattern, width, text in wanted:
+        matches = [name for name in names if fnmatchcase(name, pattern)]
+        if not matches and not whose:
+            raise UnknownNameError(
+                "layer", pattern, names, hint="patterns are as in a shell: 'layer3.*', '*.conv2', 'head'"
+            )
+        for name in matches:
+            _add(found, name, _Given(width=width, by=whose + text))
+    return found
+
+
+def _add(found: dict[str, _Given], name: str, given: _Given) -> None:
+    before = found.setdefault(name, given)
+    if before.width != given.width:
+        raise HwbmpqError(
+            f"layer {name!r} gets two widths, by '{before.by}' and by '{given.by}'",
+            hint="leave one of them out",
+        )
+
+
+def _spread(given: Mapping[str, _Given], graph: LayerGraph) -> dict[str, _Given]:
+    """A layer that is tied to one of these has its width too."""
+    found, count = dict(given), -1
+    while count != len(found):  # ties may overlap
+        count = len(found)
+        for tie in graph.ties:
+            for giver in [name for name in tie.layers if name in found]:
+                for name in tie.layers:
+                    _add(found, name, found[giver])
+    return found
+
+
+def parse_pin(pattern: str, width: int | str) -> int | Precision:
+    """What a layer is pinned to: a weight width, or a pair."""
+    text = str(width).strip()
+    digits = text.upper().removeprefix("W")
+    try:
+        if digits.isdecimal() and is_width(int(digits)):
+            return int(digits)
+        return Precision.parse(text.upper())
+    except ValueError:
+        raise HwbmpqError(
+            f"pin {pattern}={width}: {text!r} is neither a weight width nor a pair",
+            hint=f"write {pattern}=8 or {pattern}=W4A8; keep_float (--keep-float) leaves layers in float",
+        ) from None
+
+
+def _precision(
+    given: _Given, op: str, profile: HardwareProfile, activation_bits: str | int, name: str
+) -> Precision:
+    if given.width == _FLOAT:
+        return _FLOAT
+    try:
+        if isinstance(given.width, int):
+            return candidates(profile, [given.width], activation_bits=activation_bits, op=op)[0]
+        WidthFinder(profile).execution(op, given.width)
+    except UnsupportedPrecisionError as error:
+        raise UnsupportedPrecisionError(f"{given.by}: layer {name!r}: {error}", hint=error.hint) from None
+    return given.width

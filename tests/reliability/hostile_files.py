@@ -1,0 +1,355 @@
+"""Single files that a stranger may send: profiles, sensitivities, images, arrays, weights, programs, graphs."""
+
+import io
+import json
+import os
+import pickle
+import shutil
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from hostile import Place, case
+from hostile_folders import DRAWING, _Runs, bomb, copy, set_config
+from torch import nn
+
+PLAN = ["plan", "--model", "hwbmpq:resnet8", "--target", "mpic", "--budget", "memory=12x"]
+SENSITIVITY = [*PLAN, "--sensitivity", "../sent/scores.json"]
+ARRAYS = ["evaluate", "../sent/run", "--data", "npz:../sent/data.npz"]
+IMAGES = ["evaluate", "../sent/run", "--data", "folder:../sent/images"]
+
+
+# profiles
+
+
+def profile(place: Place, more: str, name: str = "device") -> list[str]:
+    (place.sent / f"{name}.yaml").write_text(f"name: {name}\nextends: mpic\n{more}")
+    return ["targets", "show", f"../sent/{name}.yaml"]
+
+
+@case("device.yaml")
+def profile_of_aliases(place: Place) -> list[str]:
+    return profile(place, bomb())
+
+
+@case("device.yaml")
+def profile_of_long_text_by_aliases(place: Place) -> list[str]:
+    more = f"text: &t {'x' * 500}\nnotes: &a0 [{', '.join(['*t'] * 30)}]\nmore: [{', '.join(['*a0'] * 60)}]\n"
+    return [*profile(place, more), "--json"]
+
+
+@case()
+def profile_that_draws(place: Place) -> list[str]:
+    title = json.dumps(f"Board {DRAWING} [red]red[/red]")
+    return profile(place, f"title: {title}\nnotes: [{title}]\n")
+
+
+@case()
+def profile_with_keys_that_draw(place: Place) -> list[str]:
+    return profile(place, f"{json.dumps(DRAWING)}: 5\nclock: {json.dumps(DRAWING)}\n")
+
+
+@case("device.yaml")
+def profile_that_reads_other_files(place: Place) -> list[str]:
+    return profile(place, "lookup_tables:\n- {id: t, file: ../../../../../../etc/passwd}\n")
+
+
+@case("device.yaml")
+def profile_with_a_table_of_brackets(place: Place) -> list[str]:
+    (place.sent / "t.json").write_text("[" * 1_000_000)
+    return profile(place, "lookup_tables:\n- {id: t, file: t.json}\n")
+
+
+@case("settings.yaml")
+def settings_file_of_aliases(place: Place) -> list[str]:
+    (place.sent / "settings.yaml").write_text(bomb())
+    return ["compress", "--config", "../sent/settings.yaml"]
+
+
+# sensitivities
+
+
+@case("scores.json")
+def sensitivities_that_repeat(place: Place) -> list[str]:
+    names = [f'"layer{n}": 1' for n in range(90_000)]
+    (place.sent / "scores.json").write_text("{" + ",".join([*names, names[-1]]) + "}")
+    return SENSITIVITY
+
+
+@case("scores.json")
+def sensitivities_of_brackets(place: Place) -> list[str]:
+    (place.sent / "scores.json").write_text('{"a":' * 200_000)
+    return SENSITIVITY
+
+
+@case("scores.json")
+def sensitivities_of_empty_lists(place: Place) -> list[str]:
+    (place.sent / "scores.json").write_text("[" + "[]," * 20_000_000 + "[]]")
+    return SENSITIVITY
+
+
+@case()
+def sensitivities_that_draw(place: Place) -> list[str]:
+    (place.sent / "scores.json").write_text(json.dumps({f"conv1{DRAWING}": 1.0, "[red]": 2.0}))
+    return SENSITIVITY
+
+
+@case("scores.json")
+def sensitivities_are_a_pipe(place: Place) -> list[str]:
+    os.mkfifo(place.sent / "scores.json")
+    return SENSITIVITY
+
+
+@case("scores.json")
+def sensitivities_are_endless(place: Place) -> list[str]:
+    (place.sent / "scores.json").symlink_to("/dev/zero")
+    return SENSITIVITY
+
+
+# arrays
+
+
+def array(header: bytes, body: bytes = b"", *, version: bytes = b"\1\0") -> bytes:
+    return b"\x93NUMPY" + version + struct.pack("<H", len(header)) + header + body
+
+
+def arrays(place: Place, **entries: bytes) -> list[str]:
+    copy(place)
+    labels = io.BytesIO()
+    np.save(labels, np.zeros(4, np.int64))
+    with zipfile.ZipFile(place.sent / "data.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in {"y_test": labels.getvalue(), "y_train": labels.getvalue(), **entries}.items():
+            archive.writestr(f"{name}.npy", content)
+    return ARRAYS
+
+
+_HEADER = "{{'descr': {}, 'fortran_order': False, 'shape': {}, }}\n"
+
+
+@case("data.npz")
+def array_that_claims_a_huge_shape(place: Place) -> list[str]:
+    return arrays(place, x_test=array(_HEADER.format("'|u1'", "(4, 100000, 100000, 3)").encode()))
+
+
+@case("data.npz")
+def array_that_claims_an_impossible_shape(place: Place) -> list[str]:
+    return arrays(place, x_test=array(_HEADER.format("'|u1'", f"({10**30}, -5)").encode()))
+
+
+@case("data.npz")
+def array_with_a_broken_header(place: Place) -> list[str]:
+    return arrays(place, x_test=array(b"{'descr': (((((\n"), x_train=array(b"'''\n"))
+
+
+@case("data.npz")
+def array_of_objects(place: Place) -> list[str]:
+    body = pickle.dumps(_Runs(place.evil_code))
+    return arrays(place, x_test=array(_HEADER.format("'|O'", "(4,)").encode(), body))
+
+
+@case("data.npz")
+def array_that_unpacks_to_gigabytes(place: Place) -> list[str]:
+    return arrays(place, x_test=array(_HEADER.format("'|u1'", "(4, 8192, 8192, 4)").encode(), bytes(1 << 30)))
+
+
+@case("data.npz")
+def arrays_are_a_pipe(place: Place) -> list[str]:
+    copy(place)
+    os.mkfifo(place.sent / "data.npz")
+    return ARRAYS
+
+
+# images
+
+
+def images(place: Place, content: bytes, name: str = "a.png") -> list[str]:
+    copy(place)
+    for part in ("train", "val"):
+        for label in range(10):
+            folder = place.sent / "images" / part / str(label)
+            folder.mkdir(parents=True)
+            (folder / os.fsdecode(os.fsencode(name))).write_bytes(content)
+    return IMAGES
+
+
+@case("cannot be decoded")
+def postscript_called_png(place: Place) -> list[str]:
+    shell = place.here / "gs"  # the first on the path of a careless user
+    shell.write_text(f"#!/bin/sh\ntouch {place.marker}\n")
+    shell.chmod(0o755)
+    text = (
+        "%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 100 100\n%%EndComments\n100 100 scale\nshowpage\n%%EOF\n"
+    )
+    words = images(place, text.encode())
+    code = (
+        "import os, sys; os.environ['PATH'] = os.getcwd() + os.pathsep + os.environ['PATH']; "
+        f"import hwbmpq.cli.main as m; sys.exit(m.main({words!r}))"
+    )
+    return ["-c", code]
+
+
+def _png(width: int, height: int, colour: int = 2) -> bytes:
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        )
+
+    row = bytes(1 + width * {0: 1, 2: 3, 6: 4}[colour])
+    packer = zlib.compressobj(9)
+    body = b"".join(packer.compress(row) for _ in range(height)) + packer.flush()
+    head = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+@case("cannot be decoded")
+def image_that_unpacks_to_half_a_gigabyte(place: Place) -> list[str]:
+    return images(place, _png(13_000, 13_000))
+
+
+@case("cannot be decoded")
+def image_with_transparency_that_unpacks_to_half_a_gigabyte(place: Place) -> list[str]:
+    return images(place, _png(9_000, 9_000, colour=6))
+
+
+@case("cannot be decoded")
+def image_that_is_damaged_and_draws(place: Place) -> list[str]:
+    return images(place, b"\x89PNG\r\n\x1a\n" + b"\0" * 40, name=f"a\x1b[31m\udcff{DRAWING}.png")
+
+
+@case()
+def image_is_a_pipe(place: Place) -> list[str]:
+    words = images(place, _png(8, 8))
+    for path in (place.sent / "images").rglob("*.png"):
+        path.unlink()
+        os.mkfifo(path)
+    return words
+
+
+# weights, programs, graphs
+
+
+@case("weights.pt")
+def weights_run_code(place: Place) -> list[str]:
+    torch.save({"conv1.weight": _Runs(place.evil_code)}, place.sent / "weights.pt")
+    return [*PLAN, "--weights", "../sent/weights.pt", "--sensitivity", "weight-error"]
+
+
+@case("weights.pt")
+def weights_are_a_pipe(place: Place) -> list[str]:
+    os.mkfifo(place.sent / "weights.pt")
+    return [*PLAN, "--weights", "../sent/weights.pt", "--sensitivity", "weight-error"]
+
+
+class _Dynamic(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x).mean((2, 3))
+
+
+def program(place: Place, change: "dict[str, str]") -> list[str]:
+    """A program of torch.export in which some text is replaced."""
+    path = place.sent / "net.pt2"
+    dynamic = {"x": {0: torch.export.Dim("batch")}}
+    torch.export.save(
+        torch.export.export(_Dynamic(), (torch.randn(2, 3, 8, 8),), dynamic_shapes=dynamic), path
+    )
+    shutil.move(path, place.sent / "old.pt2")
+    with zipfile.ZipFile(place.sent / "old.pt2") as old, zipfile.ZipFile(path, "w") as new:
+        for entry in old.infolist():
+            content = old.read(entry)
+            if entry.filename.endswith(".json"):
+                text = content.decode()
+                for before, after in change.items():
+                    text = text.replace(before, after)
+                content = text.encode()
+            new.writestr(entry.filename, content)
+    return ["inspect", "--model", "file:../sent/net.pt2"]
+
+
+@case()
+def program_whose_shapes_run_code(place: Place) -> list[str]:
+    code = json.dumps(f"[{place.evil_code}] and 3")[1:-1]
+    return program(place, {'"expr_str": "s': f'"expr_str": "{code}', '"expr_str":"s': f'"expr_str":"{code}'})
+
+
+@case("net.pt2")
+def program_with_pickled_objects(place: Place) -> list[str]:
+    words = program(place, {})
+    with zipfile.ZipFile(place.sent / "net.pt2", "a") as archive:
+        archive.writestr("net/data/custom_obj_0", pickle.dumps(_Runs(place.evil_code)))
+    return words
+
+
+@case()
+def packed_file_that_names_a_huge_network(place: Place) -> list[str]:
+    run = copy(place)
+    whole = (run / "model.safetensors").read_bytes()
+    length = int.from_bytes(whole[:8], "little")
+    header = json.loads(whole[8 : 8 + length])
+    header["__metadata__"]["hwbmpq"] = header["__metadata__"]["hwbmpq"].replace(
+        '"num_classes":10', '"num_classes":14000000'
+    )
+    _seal(place.sent / "huge.safetensors", header, whole[8 + length :])
+    return ["-c", _LOAD]
+
+
+_LOAD = """
+import hwbmpq
+from hwbmpq.errors import HwbmpqError
+try:
+    hwbmpq.load("../sent/huge.safetensors")
+except HwbmpqError as error:
+    raise SystemExit(2)
+"""
+
+
+def _seal(path: Path, header: "dict[str, object]", body: bytes) -> None:
+    """A packed file with a header of our own and a checksum that fits."""
+    import re
+    from hashlib import blake2b
+
+    text = re.sub(
+        r'(?<="blake2b":")[0-9a-f]{64}', "0" * 64, json.dumps(header, separators=(",", ":")), count=1
+    )
+    content = text.encode()
+    content += b" " * (-len(content) % 8)
+    whole = len(content).to_bytes(8, "little") + content + body
+    path.write_bytes(whole.replace(b"0" * 64, blake2b(whole, digest_size=32).hexdigest().encode(), 1))
+
+
+@case()
+def graph_that_reads_other_files(place: Place) -> list[str]:
+    import onnx
+    from onnx import TensorProto, helper
+
+    copy(place)
+    weight = onnx.TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1])
+    weight.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", "/etc/passwd"), ("offset", "0"), ("length", "4")):
+        entry = weight.external_data.add()
+        entry.key, entry.value = key, value
+    node = helper.make_node("Add", ["x", "w"], ["y"])
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
+    graph = helper.make_graph([node], "g", [infos[0]], [infos[1]], [weight])
+    (place.sent / "net.onnx").write_bytes(helper.make_model(graph).SerializeToString())
+    return ["evaluate", "../sent/run", "--runtime", "onnxruntime", "--file", "../sent/net.onnx"]
+
+
+@case()
+def results_that_draw(place: Place) -> list[str]:
+    (place.sent / "results.json").write_text(json.dumps({"schema": DRAWING, "machine": DRAWING}))
+    return ["targets", "import", "board", "../sent/results.json"]
+
+
+@case()
+def profile_named_by_a_run(place: Place) -> list[str]:
+    run = copy(place)
+    profile(place, bomb())
+    set_config(run, target=str(place.sent / "device.yaml"))
+    return ["compress", "--resume", "../sent/run"]
