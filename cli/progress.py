@@ -11,6 +11,7 @@ from hwbmpq.cli.console import Console, Text, escape
 from hwbmpq.cli.render.plan import strip
 from hwbmpq.cli.render.tables import and_more, counted, print_remarks
 from hwbmpq.units import amount
+from hwbmpq.values import Metric
 
 if TYPE_CHECKING:
     from hwbmpq.search.decisions import Decision
@@ -54,6 +55,7 @@ class TrainingProgress:
         self._bars = Progress(*columns, console=console, transient=True, disable=is_hidden)
         self._epoch_started = time.monotonic()
         self._epochs = self._warmup = 0
+        self._part, self._metric = "test", Metric()
         self._tasks: dict[str, Any] = {}
         self._fixed: frozenset[str] = frozenset()
 
@@ -67,6 +69,7 @@ class TrainingProgress:
         allocator: Any = trainer.allocator
         self._fixed = frozenset(n for n, options in allocator.space.choices.items() if len(options) == 1)
         self._epochs = trainer.settings.epochs
+        self._part, self._metric = trainer.compared_on, trainer.task.described
         self._warmup = 0 if allocator.schedule is None else allocator.schedule.warmup_epochs
         for line in _what_is_ahead(allocator, trainer.settings.activation_bits):
             self._say(line)
@@ -92,7 +95,9 @@ class TrainingProgress:
     def after_step(self, report: "StepReport") -> None:
         if self._bars.disable:
             return
-        figures = f"loss {report.loss:.3f}  train {report.accuracy:.1%}"
+        figures = f"loss {report.loss:.3f}"
+        if report.accuracy is not None:
+            figures += f"  train {report.accuracy:.1%}"
         self._advance("epoch", report.step, report.steps, figures)
         done = (report.epoch - 1) * report.steps + report.step
         text = f"epoch {report.epoch} of {self._epochs}  {self._bits}"
@@ -104,10 +109,12 @@ class TrainingProgress:
         is_warmup = self._warmup and record["epoch"] <= self._warmup
         mark = "  warm-up" if is_warmup else "  best" if record["is_best"] else ""
         width = len(str(self._epochs))
+        train = f"train {record['train_accuracy']:.1%}  " if "train_accuracy" in record else ""
+        value = record[f"{self._part}_{self._metric.key}"]
+        shown = f"{value:.1%}" if self._metric.is_share else f"{self._metric.name} {value:.4g}"
         self._say(
             f"epoch {record['epoch']:{width}}/{self._epochs}  loss {record['loss']:.3f}  "
-            f"train {record['train_accuracy']:.1%}  test {record['test_accuracy']:.1%}  "
-            f"lr {record['learning_rate']:.2g}  {seconds:.1f} s{mark}"
+            f"{train}{self._part} {escape(shown)}  lr {record['learning_rate']:.2g}  {seconds:.1f} s{mark}"
         )
         if decision is not None:
             self._show(decision)

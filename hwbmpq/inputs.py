@@ -41,20 +41,31 @@ def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
     return value
 
 
-def sample_count(value: object) -> int:
-    """How many samples a batch of inputs or targets has: the length of its first tensor; 1 if it has no axis."""
-    first = first_tensor(value)
-    if first is None:
-        return len(value) if isinstance(value, (tuple, list)) else 1
-    return len(first) if first.dim() else 1
+def named_tensors(name: str, value: object) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor in a nest, named by its place in it: ``batch.ids`` or ``pair.0``."""
+    if isinstance(value, Tensor):
+        yield name, value
+    elif isinstance(value, (Mapping, tuple, list)):
+        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from named_tensors(f"{name}.{key}", item)
 
 
-def part_of(value: Any, part: slice) -> Any:
-    """Some samples of a batch. Tensors of another length than the first belong to all samples and stay whole."""
-    count = sample_count(value)
-    return map_tensors(
-        value, lambda tensor: tensor[part] if tensor.dim() and len(tensor) == count else tensor
-    )
+def sample_count(inputs: object) -> int:
+    """How many samples a batch of inputs has: the length of its first tensor; 1 if that has no axis."""
+    first = first_tensor(inputs)
+    return len(first) if first is not None and first.dim() else 1
+
+
+def part_of(batch: Any, part: slice, count: int) -> Any:
+    """Some of the ``count`` samples of a batch; tensors of another length belong to all samples and stay whole."""
+
+    def cut(tensor: Tensor) -> Tensor:
+        return tensor[part] if tensor.dim() and len(tensor) == count else tensor
+
+    is_list = isinstance(batch, (list, tuple)) and len(batch) == count
+    if is_list and not all(isinstance(item, Tensor) and item.dim() and len(item) == count for item in batch):
+        return batch[part]  # one entry for each sample, as detectors have them
+    return map_tensors(batch, cut)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -101,8 +112,8 @@ class ModelInputs:
         return ModelInputs(args=map_tensors(self.args, change), kwargs=map_tensors(self.kwargs, change))
 
     def part(self, part: slice) -> "ModelInputs":
-        args, kwargs = part_of((self.args, dict(self.kwargs)), part)
-        return ModelInputs(args=args, kwargs=kwargs)
+        count = len(self)
+        return self.map(lambda t: t[part] if t.dim() and len(t) == count else t)
 
     def for_model(self, model: nn.Module) -> "ModelInputs":
         """Where the network is, floats in its number format."""
@@ -116,10 +127,13 @@ class ModelInputs:
 
     def bound(self, model: nn.Module) -> dict[str, Any]:
         """Arguments by their names in ``forward``, in its order."""
+        signature = inspect.signature(model.forward)
         try:
-            return dict(inspect.signature(model.forward).bind(*self.args, **self.kwargs).arguments)
+            found = dict(signature.bind(*self.args, **self.kwargs).arguments)
         except TypeError as error:
             raise HwbmpqError(
                 f"the example inputs do not fit forward of {type(model).__name__}: {error}",
                 hint="give its arguments as a tuple, or as a dict by name",
             ) from error
+        further = next((p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD), "")
+        return {**found, **found.pop(further)} if further in found else found

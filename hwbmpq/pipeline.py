@@ -3,7 +3,7 @@
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import nn
 
 from hwbmpq import distributed
 from hwbmpq.data.images import ImageData
+from hwbmpq.data.validation import hold_out_validation
 from hwbmpq.deprecated import renamed_attribute
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import describe
@@ -28,9 +29,10 @@ from hwbmpq.search.planning import report_on
 from hwbmpq.search.planning import trade_off as trade_off
 from hwbmpq.search.space import SearchSpace
 from hwbmpq.search.space import build_search_space as build_search_space
-from hwbmpq.training.evaluation import EVALUATION_BATCH, Evaluation, evaluate
+from hwbmpq.tasks import Task, get_task
+from hwbmpq.training.evaluation import EVALUATION_BATCH, Evaluation, evaluate, figures
 from hwbmpq.training.hooks import Progress, TrainingHook
-from hwbmpq.training.ptq.run import calibrate_only
+from hwbmpq.training.ptq.run import calibrate_only, loss_of
 from hwbmpq.training.run_directory import RunDirectory
 from hwbmpq.training.settings import RunSettings
 from hwbmpq.training.setup import (
@@ -43,6 +45,7 @@ from hwbmpq.training.setup import (
     training_batches,
 )
 from hwbmpq.training.trainer import Trainer
+from hwbmpq.values import Metric
 
 if TYPE_CHECKING:
     from hwbmpq.export import SizeAccount
@@ -56,7 +59,11 @@ class Compression:
     """What a run led to."""
 
     evaluation: Evaluation
-    """Of the network as it stands at the end, on the test images."""
+    """Of the network as it stands at the end, on the test images, which nothing was chosen by."""
+    metric: Metric = field(default_factory=Metric)
+    """What the evaluation's value is."""
+    compared_on: str = "test"
+    """The images that epochs were compared on: ``validation``, or ``test`` if nothing was held out."""
     progress: Progress
     decisions: tuple[Decision, ...]
     plan: Plan | None
@@ -78,13 +85,17 @@ def compress(
     on_ready: Callable[[], None] | None = None,
     on_trainer: Callable[[Trainer], None] | None = None,
     command: Sequence[str] = (),
+    task: Task | None = None,
 ) -> Compression:
     """Train ``network`` once, quantized, deciding widths on the way; with 0 epochs, only calibrate it.
 
     Changes ``network`` in place. ``run`` receives checkpoints, history and the result; ``state`` is a checkpoint of it
     to continue from. ``on_ready`` is called when all has been found to fit, before anything is written or trained;
     ``on_trainer`` gets the trainer before it starts, so that the caller can ask it to stop. ``command`` is kept for the
-    report.
+    report. ``task`` is what to train for, if the settings do not name it.
+
+    Epochs are compared on validation images, which ``data`` has or which are held out of its training part; the test
+    images are looked at when nothing is left to choose.
     """
     start = time.monotonic()
     if state is not None and settings.epochs == 0:
@@ -92,17 +103,19 @@ def compress(
             "a run without training has nothing to continue",
             hint="leave state out to calibrate anew, or set epochs to train",
         )
-    _get_ready(network, data, settings)
-    allocator = make_allocator(network, data, settings)
+    task = get_task(task or settings.task, label_smoothing=settings.label_smoothing)
+    data = with_validation(data, settings)
+    _get_ready(network, data, settings, task)
+    allocator = make_allocator(network, data, settings, task)
     if on_ready is not None:
         on_ready()
     facts = None
     if run is not None and distributed.rank() == 0:
         facts = _facts(run, allocator, data, settings, command)
     if settings.epochs == 0:
-        progress = calibrate_only(network, allocator, data, settings, run=run, hooks=hooks)
+        progress = calibrate_only(network, allocator, data, settings, task, run=run, hooks=hooks)
     else:
-        trainer = make_trainer(network, allocator, data, settings, run=run, hooks=hooks)
+        trainer = make_trainer(network, allocator, data, settings, task, run=run, hooks=hooks)
         _begin(trainer, data, state)
         if run is not None and distributed.rank() == 0 and trainer.progress.epoch < settings.epochs:
             run.forget_exports()
@@ -111,7 +124,9 @@ def compress(
         progress = trainer.run()
     folder = run if distributed.rank() == 0 else None
     result = Compression(
-        evaluation=_last_evaluation(progress, len(data.test)),
+        evaluation=_last_evaluation(network, data, progress, task),
+        metric=task.described,
+        compared_on=_compared_on(data),
         progress=progress,
         decisions=tuple(allocator.history),
         plan=final_report(allocator),
@@ -123,13 +138,24 @@ def compress(
     return result
 
 
-def _get_ready(network: nn.Module, data: ImageData, settings: RunSettings) -> None:
+def with_validation(data: ImageData, settings: RunSettings) -> ImageData:
+    """The data with the validation part that the settings ask for; a run without training chooses nothing by it."""
+    if settings.epochs == 0:
+        return replace(data, validation=None)
+    return hold_out_validation(data, settings.validation, seed=settings.seed)
+
+
+def _compared_on(data: ImageData) -> str:
+    return "test" if data.validation is None else "validation"
+
+
+def _get_ready(network: nn.Module, data: ImageData, settings: RunSettings, task: Task) -> None:
     """Memory, random numbers and the network's place, once it is known to fit the data."""
     keep_freed_memory()
     seed = settings.seed + distributed.rank()  # ranks that drop out the same neurons would learn less
     torch.manual_seed(seed)
     random.seed(seed)  # networks may draw from either; a run that starts over must draw the same
-    check_outputs(network, data)
+    check_outputs(network, data, task)
     place(network, find_device(settings.device, distributed.local_rank()), data)
 
 
@@ -193,20 +219,25 @@ def search_space_of(network: nn.Module, data: ImageData, settings: RunSettings) 
     return get_method(settings.method).search_space(graph, profile, settings)
 
 
-def make_allocator(network: nn.Module, data: ImageData, settings: RunSettings) -> BitAllocator:
+def make_allocator(
+    network: nn.Module, data: ImageData, settings: RunSettings, task: Task | None = None
+) -> BitAllocator:
     """Prepare the network for its device. Budgets that cannot be met are found here, before any training."""
     return BitAllocator(
         network,
         example_input(network, data.train),
-        settings,
+        config=settings,
         calibration=lambda: calibration_batches(data.train, _HESSIAN_IMAGES),
+        loss=None if task is None else loss_of(task),
     )
 
 
-def _last_evaluation(progress: Progress, images: int) -> Evaluation:
-    """After the last epoch nothing changes any more."""
-    last = progress.records[-1]
-    return Evaluation(accuracy=last["test_accuracy"], loss=last["test_loss"], images=images)
+def _last_evaluation(network: nn.Module, data: ImageData, progress: Progress, task: Task) -> Evaluation:
+    """On the test images, once: after the last epoch nothing changes any more."""
+    last, key = progress.records[-1], f"test_{task.described.key}"
+    if key in last:  # no validation images: the last epoch was measured on these
+        return Evaluation(value=last[key], loss=last["test_loss"], images=len(data.test))
+    return distributed.on_first_rank(lambda: evaluate(network, data.test.batches(EVALUATION_BATCH), task))
 
 
 def make_trainer(
@@ -214,10 +245,13 @@ def make_trainer(
     allocator: BitAllocator,
     data: ImageData,
     settings: RunSettings,
+    task: Task | None = None,
     *,
     run: RunDirectory | None = None,
     hooks: Sequence[TrainingHook] = (),
 ) -> Trainer:
+    task = get_task(task or settings.task, label_smoothing=settings.label_smoothing)
+    compared = data.test if data.validation is None else data.validation
     batches = training_batches(
         data.train,
         batch_size=settings.batch_size,
@@ -231,9 +265,11 @@ def make_trainer(
         allocator,
         settings,
         batches,
-        lambda model: evaluate(model, data.test.batches(EVALUATION_BATCH)),
+        lambda model: evaluate(model, compared.batches(EVALUATION_BATCH), task),
         run=run,
         hooks=hooks,
+        task=task,
+        compared_on=_compared_on(data),
     )
 
 
@@ -241,16 +277,17 @@ def _begin(trainer: Trainer, data: ImageData, state: Mapping[str, Any] | None) -
     if state is not None:
         trainer.load_state_dict(state)
     elif trainer.settings.weights or trainer.settings.pretrained:
+        # To compare the result with, on the same images; nothing is chosen by it.
         with as_float(trainer.model):
-            found = evaluate(trainer.model, data.test.batches(EVALUATION_BATCH))
-        trainer.progress.float_accuracy = found.accuracy
+            found = evaluate(trainer.model, data.test.batches(EVALUATION_BATCH), trainer.task)
+        trainer.progress.float_accuracy = found.value
 
 
 def restore(
     network: nn.Module, data: ImageData, settings: RunSettings, state: Mapping[str, Any]
 ) -> nn.Module:
     """Change ``network`` in place: quantize it as a run did, with the run's weights and widths."""
-    check_outputs(network, data, at_least=True)
+    check_outputs(network, data, settings.task, at_least=True)
     graph = describe(network, example_input(network, data.test), tie=settings.tie)
     prepare(network, graph, per_channel=settings.per_channel, quantizer=settings.quantizer)
     try:
@@ -280,17 +317,17 @@ def final_report(allocator: BitAllocator) -> Plan | None:
 
 def summary(result: Compression, settings: RunSettings) -> dict[str, Any]:
     """The result of a run, ready for JSON."""
-    progress = result.progress
+    progress, metric = result.progress, result.metric
     return {
         "model": settings.model,
         "data": settings.data,
         "method": settings.method,
         "epochs": settings.epochs,
-        "test_accuracy": result.evaluation.accuracy,
-        "test_loss": result.evaluation.loss,
+        "task": settings.task,
+        **figures(metric, "test", result.evaluation),
         "test_images": result.evaluation.images,
-        "float_accuracy": progress.float_accuracy,
-        "best": {"test_accuracy": progress.best_accuracy, "epoch": progress.best_epoch}
+        f"float_{metric.key}": progress.float_accuracy,
+        "best": {f"{result.compared_on}_{metric.key}": progress.best_accuracy, "epoch": progress.best_epoch}
         if progress.best_epoch
         else None,
         "decisions": len(result.decisions),

@@ -249,3 +249,25 @@ class Sensitivity:
             errors=errors,
             remarks=tuple(content["remarks"]),
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metric:
+    """What tells how good a network is at its task, as files and reports know it."""
+
+    name: str = "accuracy"
+    higher_is_better: bool = True
+    is_share: bool = True
+    """Whether it is a share between 0 and 1, shown in percent."""
+
+    @property
+    def key(self) -> str:
+        """What files call it, after ``test_`` or ``validation_``."""
+        return "accuracy" if self.name == "accuracy" else "metric"
+
+    def text(self, value: float) -> str:
+        return f"{value:.2%}" if self.is_share else f"{value:.4g}"
+
+    def change(self, value: float) -> str:
+        """A difference, with its sign."""
+        return f"{value:+.2%}" if self.is_share else f"{value:+.4g}"

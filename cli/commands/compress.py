@@ -152,9 +152,13 @@ def _train(
     # A checkpoint has the weights: what the run began with is not looked for again.
     source = settings if state is None else settings.model_copy(update={"weights": None, "pretrained": False})
     model, data = build(source, download=args.download)
+    data = hwbmpq.pipeline.with_validation(data, settings)
     # What the data and the network's own defaults made of it: other images must not change it afterwards.
     size = "x".join(map(str, model.input_size))
-    settings = settings.model_copy(update={"input": size, "num_classes": data.classes})
+    held_out = 0 if data.validation is None else len(data.validation)
+    settings = settings.model_copy(
+        update={"input": size, "num_classes": data.classes, "validation": float(held_out)}
+    )
     if not is_baseline:
         _announce(args, console, settings, model, data)
     is_new = state is None and (args.resume is None or is_baseline)
@@ -189,7 +193,7 @@ def _saved_state(
     if not folder.has_checkpoint:
         console.print(f"{escape(str(folder.path))} has no checkpoint yet: the run starts from its beginning")
         return None
-    epochs = folder.load_settings().epochs
+    epochs = settings.epochs
     if epochs == 0:
         raise HwbmpqError(
             f"{folder.path} is a run without training, and finished: there is nothing to continue",
@@ -227,12 +231,16 @@ def _announce(
     model: "LoadedModel",
     data: "ImageData",
 ) -> None:
+    validation = "" if data.validation is None else f", {len(data.validation):,} validation"
+    classes = "" if data.classes is None else f", {data.classes} classes"
     console.print(
         f"[bold]{escape(model.title)}[/] on {escape(settings.target)}, {escape(settings.data)}: "
-        f"{len(data.train):,} training and {len(data.test):,} test images, {data.classes} classes",
+        f"{len(data.train):,} training{validation} and {len(data.test):,} test images{classes}",
         soft_wrap=True,
     )
     remarks = list(data.remarks)
+    if data.validation is None and settings.epochs:
+        remarks.append("no images are held out for validation: the best epoch is chosen by the test images")
     if settings.max_steps is not None:
         console.print(
             f"to try it out: {counted(settings.epochs, 'epoch')}, at most {counted(settings.max_steps, 'step')} in all"

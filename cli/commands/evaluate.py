@@ -1,7 +1,7 @@
 """Measure the accuracy of a run's network.
 
-Rebuild the network of a run at its widths and measure its accuracy, on the run's test images
-or on others: in torch, from the packed file, or from the ONNX file in ONNX Runtime.
+Rebuild the network of a run at its widths and measure its accuracy, or what else the run's task
+is measured by, on the run's test images or on others: in torch, from the packed file, or from the ONNX file in ONNX Runtime.
 
 examples:
   hwbmpq evaluate runs/resnet18-jetson_nano
@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> None:
     file = _file(args)
     opened = open_run(args)
     found, remarks = _evaluate(opened, args.runtime, file)
+    metric = opened.task.described
     if args.json:
         content = {
             "run": args.folder,
@@ -53,16 +54,17 @@ def run(args: argparse.Namespace) -> None:
             "file": None if file is None else str(file),
             "epoch": opened.epoch if file is None else None,  # a file does not say
             "data": opened.settings.data,
-            "test_accuracy": found.accuracy,
+            **hwbmpq.training.figures(metric, "test", found),
+            "test_images": found.images,
             "remarks": remarks,
         }
-        print_json({**content, "test_loss": found.loss, "test_images": found.images})
+        print_json(content)
         return
     console = OutputConsole()
     print_remarks(console, [*opened.remarks, *remarks])
     where = "" if file is None else f", {escape(file.name)} in {args.runtime.replace('packed', 'torch')}"
     console.print(
-        f"[bold]test accuracy {found.accuracy:.2%}[/], loss {found.loss:.4f} on {counted(found.images, 'image')} of "
+        f"[bold]test {escape(metric.name)} {metric.text(found.value)}[/], loss {found.loss:.4f} on {counted(found.images, 'image')} of "
         f"{escape(opened.settings.data)}{where}"
     )
 
@@ -102,7 +104,10 @@ def _evaluate(opened: OpenedRun, runtime: str, file: Path | None) -> "tuple[Eval
             if graph.has_checksum
             else [f"{file} has no checksum: it was not written by hwbmpq, or is damaged"]
         )
-        return hwbmpq.export.deployment.evaluate_onnx(graph, opened.data, batch_size=batch), remarks
+        found = hwbmpq.export.deployment.evaluate_onnx(
+            graph, opened.data, batch_size=batch, task=opened.task, original=opened.network
+        )
+        return found, remarks
     # The packed weights go into the run's own network, so that ``file:`` specifications work too.
     network = opened.network if file is None else hwbmpq.load(file, model=build(opened.settings)[0].network)
-    return hwbmpq.training.evaluate(network, opened.data.test.batches(batch)), []
+    return hwbmpq.training.evaluate(network, opened.data.test.batches(batch), opened.task), []

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hwbmpq.data import ImageData, OpenData
     from hwbmpq.graph import LayerGraph
     from hwbmpq.models import LoadedModel
+    from hwbmpq.tasks import Task
     from hwbmpq.training import RunDirectory, RunSettings
 
 
@@ -118,6 +119,7 @@ class OpenedRun:
     """A torch module."""
     data: "ImageData"
     epoch: int
+    task: "Task"
     remarks: tuple[str, ...]
 
 
@@ -137,5 +139,11 @@ def open_run(args: argparse.Namespace) -> OpenedRun:
     if epoch < settings.epochs and not args.best:
         remarks.append(f"the run is not finished: this is epoch {epoch} of {settings.epochs}")
     return OpenedRun(
-        folder=folder, settings=settings, network=network, data=data, epoch=epoch, remarks=tuple(remarks)
+        folder=folder,
+        settings=settings,
+        network=network,
+        data=data,
+        epoch=epoch,
+        task=hwbmpq.tasks.get_task(settings.task),
+        remarks=tuple(remarks),
     )

@@ -10,14 +10,14 @@ import hwbmpq
 from hwbmpq.cli.options.common import RegistryNames, activation_bits, parse_bits, several
 from hwbmpq.cli.options.parser import Within
 from hwbmpq.errors import HwbmpqError, UnknownNameError
-from hwbmpq.registry import DATA_SOURCES
+from hwbmpq.registry import DATA_SOURCES, TASKS
 
 if TYPE_CHECKING:
     from hwbmpq.training import RunDirectory, RunSettings
 
 _GROUPS = {
     "method": "method objective sensitivity quantizer",
-    "data": "data data_root train_images test_images calibration_images augment workers",
+    "data": "data data_root task train_images validation test_images calibration_images augment workers",
     "schedule": "epochs warmup_epochs interval_epochs decide_after max_steps",
 }
 """The settings that ``compress`` lists together; what stands in no group is about optimization."""
@@ -27,6 +27,7 @@ _VALUES = {
     "weights": "FILE",
     "data_root": "DIR",
     "device": "auto|cpu|cuda|mps",
+    "validation": "SHARE|COUNT",
     "decide_after": "20,40,100",
     "lr_decay_at": "0.4,0.7",
     int: "N",
@@ -73,6 +74,9 @@ def _argument(name: str, annotation: Any) -> dict[str, Any]:
     if name in registries:
         names = RegistryNames(registries[name], ("auto",) if name == "solver" else ())
         return {"type": names, "choices": names, "metavar": "SPEC" if name == "data" else "NAME"}
+    if name == "task":
+        names = RegistryNames(TASKS, ("file",))
+        return {"type": names, "choices": names, "metavar": "NAME"}
     if name == "bits":
         return {"type": parse_bits, "metavar": "2,4,8"}
     if name == "pin":
@@ -272,7 +276,7 @@ def _with_absolute_paths(settings: dict[str, Any]) -> dict[str, Any]:
     for name in ("weights", "data_root"):
         if found.get(name):
             found[name] = str(Path(found[name]).expanduser().absolute())
-    for name, kinds in (("data", ("npz", "folder")), ("model", ("file",))):
+    for name, kinds in (("data", ("npz", "folder")), ("model", ("file",)), ("task", ("file",))):
         kind, _, path = str(found.get(name, "")).partition(":")
         if kind in kinds:
             found[name] = f"{kind}:{Path(path).expanduser().absolute()}"

@@ -45,14 +45,16 @@ def _print_headlines(console: Console, report: "RunReport") -> None:
 def _print_epochs(console: Console, report: "RunReport") -> None:
     if not any(epoch.epoch for epoch in report.epochs):
         return
-    columns = (">epoch", ">loss", ">test accuracy", "weight bits, layers in order")
+    last = report.epochs[-1]
+    compared = f"{last.part} {last.metric.name}"
+    columns = (">epoch", ">loss", f">{escape(compared)}", "weight bits, layers in order")
     table = plain_table("Training", *columns)
     step = -(-len(report.epochs) // _MOST_EPOCHS)
     fixed = frozenset(layer.name for layer in report.facts.layers if layer.is_end)
     for epoch in [*report.epochs[:-1:step], report.epochs[-1]]:
         bits = dict(zip((layer.name for layer in report.facts.layers), epoch.weight_bits, strict=True))
         loss = "" if epoch.loss is None else f"{epoch.loss:.3f}"
-        table.add_row(str(epoch.epoch), loss, f"{epoch.test_accuracy:.2%}", strip(bits, fixed))
+        table.add_row(str(epoch.epoch), loss, epoch.metric.text(epoch.value), strip(bits, fixed))
     console.print(table)
 
 
@@ -108,9 +110,9 @@ def _print_origin(console: Console, report: "RunReport") -> None:
 
 def print_comparison(console: Console, reports: "Sequence[RunReport]") -> None:
     """Several runs side by side."""
-    # Accuracy first, then what has a budget, then the rest: a narrow terminal has room for a few.
+    # The task's metric first, then what has a budget, then the rest: a narrow terminal has room for a few.
     found = {one.name: one for report in reports for one in report.headlines}
-    order = sorted(found.values(), key=lambda one: (one.unit != "%", one.budget is None))
+    order = sorted(found.values(), key=lambda one: (not one.is_metric, one.budget is None))
     names = [one.name for one in order][: max(1, (console.width - 30) // 14)]
     rows = []
     for report in reports:
@@ -155,13 +157,18 @@ def _size_line(size: "SizeAccount") -> str:
 
 def accuracy_lines(result: "Compression", settings: "RunSettings") -> list[str]:
     found, progress = result.evaluation, result.progress
-    line = f"[bold]test accuracy {found.accuracy:.2%}[/] on {counted(found.images, 'image')}"
+    metric = result.metric
+    images = counted(found.images, "image")
+    line = f"[bold]test {escape(metric.name)} {metric.text(found.value)}[/] on {images}"
     if progress.float_accuracy is not None:
-        change = found.accuracy - progress.float_accuracy
-        line += f"; the weights it began with had {progress.float_accuracy:.2%} in float ({change:+.2%})"
+        in_float, change = progress.float_accuracy, found.value - progress.float_accuracy
+        line += f"; the weights it began with had {metric.text(in_float)} in float ({metric.change(change)})"
     lines = [line]
     if progress.best_epoch and progress.best_epoch < settings.epochs:
-        lines.append(f"best {progress.best_accuracy:.2%} after epoch {progress.best_epoch}, kept as best.pt")
+        value = metric.text(progress.best_accuracy)
+        lines.append(
+            f"best {result.compared_on} {escape(metric.name)} {value} after epoch {progress.best_epoch}, kept as best.pt"
+        )
     return lines
 
 
@@ -184,13 +191,15 @@ def times(count: int) -> str:
 
 
 def baseline_line(result: "Compression", baseline: "Compression") -> str:
-    """Whether mixed widths were worth it, by accuracy."""
+    """Whether mixed widths were worth it, by the task's metric."""
     assert baseline.plan is not None
     label = baseline.plan.alternatives[-1].label
-    mixed, uniform = result.evaluation.accuracy, baseline.evaluation.accuracy
-    if mixed > uniform:
-        return f"mixed widths: {mixed:.2%}; {label} for all layers, trained the same way: {uniform:.2%}"
+    metric = result.metric
+    found = [result.evaluation.value, baseline.evaluation.value]
+    mixed, uniform = map(metric.text, found)
+    if found[0] != found[1] and (found[0] > found[1]) == metric.higher_is_better:
+        return f"mixed widths: {mixed}; {label} for all layers, trained the same way: {uniform}"
     return (
-        f"[yellow]mixed widths ({mixed:.2%}) are no better than {label} for all layers ({uniform:.2%}), trained the "
-        "same way within the same budget[/]"
+        f"[yellow]mixed widths ({mixed}) are no better than {label} for all layers ({uniform}), trained the same way "
+        "within the same budget[/]"
     )

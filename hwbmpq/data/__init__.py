@@ -12,6 +12,7 @@ from hwbmpq.data.load import load_data as load_data
 from hwbmpq.data.load import load_images as load_images
 from hwbmpq.data.load import open_data as open_data
 from hwbmpq.data.registry import DATA_SOURCES as DATA_SOURCES
+from hwbmpq.data.validation import hold_out_validation as hold_out_validation
 from hwbmpq.deprecated import renamed_attribute
 
 __getattr__ = renamed_attribute(__name__, {"DATA_FORMS": "DATA_SOURCES"})

@@ -11,6 +11,7 @@ from torch import Tensor
 from hwbmpq.data.augment import draw_windows, generator_for, get_augmentation, photograph_transform
 from hwbmpq.data.images import ImageData, LabelledImages
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.inputs import ModelInputs, first_tensor, part_of, sample_count
 
 
 class Batches(Protocol):
@@ -19,8 +20,8 @@ class Batches(Protocol):
     def __len__(self) -> int:
         """Steps in an epoch."""
 
-    def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Images (B, C, H, W) and labels (B,) of an epoch, from step ``start`` on."""
+    def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Any, Any]]:
+        """Inputs, such as images (B, C, H, W), and targets, such as labels (B,), of an epoch, from step ``start`` on."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,10 @@ class TrainingBatches:
 
 @dataclass(frozen=True)
 class LoaderBatches:
-    """Batches of a ``DataLoader``, or of anything with a length that yields images and labels.
+    """Batches of a ``DataLoader``, or of anything with a length that yields inputs and targets.
+
+    Inputs are a tensor, a tuple of arguments or a dict of keyword arguments of the network; targets are what the task
+    takes, a tensor or a nest of tuples, lists and dicts.
 
     A sampler that has ``set_epoch`` is told the epoch. Starting in the middle loads and drops what comes
     before; it is exact only if the loader yields the same batches in the same order every time it is asked
@@ -129,20 +133,20 @@ class LoaderBatches:
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
 
-    def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Any, Any]]:
         set_epoch = getattr(getattr(self.loader, "sampler", None), "set_epoch", None)
         if set_epoch is not None:
             set_epoch(number)
         return (_pair(batch) for batch in islice(self.loader, start, None))
 
 
-def _pair(batch: Any) -> tuple[Tensor, Tensor]:
+def _pair(batch: Any) -> tuple[Any, Any]:
     match batch:
-        case (Tensor() as images, Tensor() as labels):
-            return images, labels
+        case (inputs, targets) if first_tensor(inputs) is not None:
+            return inputs, targets
     raise HwbmpqError(
-        f"the loader yields a {type(batch).__name__} that is not a pair of images and labels",
-        hint="let it yield (images, labels), both tensors",
+        f"the loader yields a {type(batch).__name__} that is not a pair of inputs and targets",
+        hint="let it yield (inputs, targets); inputs may be a tensor, a tuple of arguments or a dict of keyword arguments",
     )
 
 
@@ -152,28 +156,51 @@ class LoaderImages:
 
     name: str
     loader: Any
-    classes: int
+    classes: int | None
     input_size: tuple[int, ...]
 
     def __len__(self) -> int:
         """Of the data set behind the loader, if it has one; else its batches count."""
         return len(getattr(self.loader, "dataset", self.loader))
 
-    def batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, batch_size: int) -> Iterator[tuple[Any, Any]]:
         """All batches of the loader, cut where they are larger than ``batch_size``."""
-        for images, labels in LoaderBatches(self.loader).epoch(0):
-            for start in range(0, len(labels), batch_size):
-                yield images[start : start + batch_size], labels[start : start + batch_size]
+        for inputs, targets in LoaderBatches(self.loader).epoch(0):
+            count = sample_count(inputs)
+            if count <= batch_size:
+                yield inputs, targets
+                continue
+            for start in range(0, count, batch_size):
+                part = slice(start, start + batch_size)
+                fewer = inputs[part] if isinstance(inputs, Tensor) else ModelInputs.of(inputs).part(part)
+                yield fewer, part_of(targets, part, count)
 
 
-def from_loaders(train: Any, test: Any, *, classes: int, name: str = "own loaders") -> ImageData:
-    """Training and test images for ``compress`` from two DataLoaders that yield (images, labels).
+def from_loaders(
+    train: Any,
+    test: Any,
+    *,
+    classes: int | None = None,
+    validation: Any = None,
+    name: str = "own loaders",
+) -> ImageData:
+    """Data for ``compress`` from DataLoaders that yield (inputs, targets).
 
-    The batch size, augmentation and order are the loaders'. A run resumes exactly only if they are reproducible.
+    Inputs are a tensor, a tuple of arguments or a dict of keyword arguments of the network. ``classes`` is for
+    classification. Epochs are compared on ``validation``; without it, some of the training part is held out, if that
+    is a plain ``DataLoader`` over a data set with a length. The batch size, augmentation and order are the loaders'. A
+    run resumes exactly only if they are reproducible.
     """
     first = next(LoaderBatches(train).epoch(0), None)
     if first is None:
         raise HwbmpqError("the training loader yields nothing")
-    size = tuple(first[0].shape[1:])
-    parts: Any = [LoaderImages(name=name, loader=x, classes=classes, input_size=size) for x in (train, test)]
-    return ImageData(name=name, train=parts[0], test=parts[1], classes=classes, augment="none")
+    example = first_tensor(first[0])
+    assert example is not None
+    size = tuple(example.shape[1:])
+    parts: Any = [
+        None if loader is None else LoaderImages(name=name, loader=loader, classes=classes, input_size=size)
+        for loader in (train, test, validation)
+    ]
+    return ImageData(
+        name=name, train=parts[0], test=parts[1], validation=parts[2], classes=classes, augment="none"
+    )

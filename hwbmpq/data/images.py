@@ -38,9 +38,11 @@ class Resident:
 
     pixels: Tensor
     """(N, H, W, C), uint8, contiguous."""
+    indices: Tensor | None = None
+    """Which of them; None: all."""
 
     def take(self, indices: Tensor) -> Tensor:
-        return self.pixels.index_select(0, indices)
+        return self.pixels.index_select(0, indices if self.indices is None else self.indices[indices])
 
     def stream(self, orders: Iterable[Tensor]) -> Iterator[Tensor]:
         return (self.take(indices) for indices in orders)
@@ -268,10 +270,13 @@ class ImageData:
     name: str
     train: LabelledImages
     test: LabelledImages
-    classes: int
+    classes: int | None
+    """None where there are no classes."""
     augment: str
     """The augmentation that suits these images: a name of ``AUGMENTATIONS``."""
     remarks: tuple[str, ...] = ()
+    validation: LabelledImages | None = None
+    """What epochs are compared on, if that is not the test part; see ``hold_out_validation``."""
 
 
 def normalisation(images: StoredImages, input_size: Size) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -8,8 +8,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from hwbmpq.data.images import ImageData
 from hwbmpq.deprecated import renamed_arguments, renamed_attribute
@@ -29,8 +30,13 @@ from hwbmpq.export import (
     time_side_by_side,
     write_onnx,
 )
+from hwbmpq.export.onnx.trace import input_names
+from hwbmpq.export.runtime.onnxruntime import Arrays
+from hwbmpq.inputs import Inputs, sample_count
 from hwbmpq.quant import as_float
+from hwbmpq.quant.layers import eval_mode
 from hwbmpq.registry import EXPORT_FORMATS
+from hwbmpq.tasks import Task, get_task
 from hwbmpq.training.evaluation import Evaluation, evaluate
 from hwbmpq.training.settings import RunSettings
 from hwbmpq.training.setup import calibration_batches, example_input
@@ -106,9 +112,10 @@ def register(
 
 def save_model(network: nn.Module, data: ImageData, settings: RunSettings, path: Path) -> SizeAccount:
     """Write the packed file of a run's network."""
+    has_classes = get_task(settings.task).has_classes
     origin = {
         "model": settings.model,
-        "num_classes": settings.num_classes or data.classes,
+        "num_classes": settings.num_classes or (data.classes if has_classes else None),
         **facts(data, settings),
     }
     return save_packed(network, path, example_input=example_input(network, data.test), origin=origin)
@@ -143,14 +150,15 @@ def export_onnx(
         network,
         example_input(network, data.test),
         form=form,
-        calibration=[as_input(batch) for batch, _ in calibration_batches(data.train, _CALIBRATION_IMAGES)],
+        calibration=_calibration(network, data),
         accumulates_int32=accumulates_int32,
         facts=facts(data, settings),
     )
     if form == "qonnx":
         images = min(images, _COMPARED_BY_QONNX)
     runtime = QonnxNetwork(graph.content) if form == "qonnx" else OnnxNetwork(graph.content)
-    agreement = compare(network.eval(), runtime, _images(data, images, on_image))
+    has_classes = get_task(settings.task).has_classes
+    agreement = compare(network.eval(), runtime, _images(data, images, on_image), has_classes=has_classes)
     if not agreement.is_plausible:
         raise HwbmpqError(
             f"the graph does not give the network's answers (median difference {agreement.median_difference:.2g} of the outputs' "
@@ -175,19 +183,35 @@ def export_onnx(
     )
 
 
-def _images(data: ImageData, count: int, on_image: Callable[[int], None] | None) -> Iterator[Tensor]:
+def _calibration(network: nn.Module, data: ImageData) -> list[Arrays]:
+    batches = calibration_batches(data.train, _CALIBRATION_IMAGES)
+    return [as_input(inputs, input_names(network, inputs)) for inputs, _ in batches]
+
+
+def _images(data: ImageData, count: int, on_image: Callable[[int], None] | None) -> Iterator[Inputs]:
     """Batches of at least ``count`` test images; ``on_image`` is told the progress."""
     done = 0
-    for images, _ in islice(data.test.batches(_COMPARED_AT_ONCE), max(1, -(-count // _COMPARED_AT_ONCE))):
-        yield images
-        done += len(images)
+    for inputs, _ in islice(data.test.batches(_COMPARED_AT_ONCE), max(1, -(-count // _COMPARED_AT_ONCE))):
+        yield inputs
+        done += sample_count(inputs)
         if on_image is not None:
             on_image(done)
 
 
-def evaluate_onnx(network: OnnxNetwork, data: ImageData, *, batch_size: int) -> Evaluation:
-    """The accuracy of an ONNX file in ONNX Runtime."""
-    return evaluate(network.as_module(), data.test.batches(batch_size))
+def evaluate_onnx(
+    network: OnnxNetwork,
+    data: ImageData,
+    *,
+    batch_size: int,
+    task: Task | str = "classification",
+    original: nn.Module | None = None,
+) -> Evaluation:
+    """How good an ONNX file is in ONNX Runtime; ``original`` is its network, whose outputs may be a nest of tensors."""
+    like = None
+    if original is not None:
+        with eval_mode(original), torch.no_grad():
+            like = example_input(original, data.test).call(original)
+    return evaluate(network.as_module(like), data.test.batches(batch_size), task)
 
 
 @renamed_arguments(wide_sums="accumulates_int32")
@@ -206,8 +230,8 @@ def benchmark(
     ``accumulates_int32``: the integer form for processors that add products of bytes in 32 bits.
     """
     example = example_input(network, data.test)
-    images = _batch_of(data, batch)
-    calibration = [as_input(part) for part, _ in calibration_batches(data.train, _CALIBRATION_IMAGES)]
+    images = _batch_of(network, data, batch)
+    calibration = _calibration(network, data)
     with TemporaryDirectory() as folder:
         with as_float(network):
             in_float = write_onnx(onnx_graph(network, example), Path(folder) / "float.onnx")
@@ -225,10 +249,19 @@ def benchmark(
         return time_side_by_side(entries, images, threads=threads, rounds=rounds, on_round=on_round)
 
 
-def _batch_of(data: ImageData, count: int) -> NDArray[np.float32]:
+def _batch_of(network: nn.Module, data: ImageData, count: int) -> Arrays:
     """Test images, repeated if there are fewer than ``count``."""
-    found = as_input(next(data.test.batches(count))[0])
-    return np.resize(found, (count, *found.shape[1:]))
+    inputs = next(iter(data.test.batches(count)))[0]
+    samples = sample_count(inputs)
+
+    def resized(array: NDArray[Any]) -> NDArray[Any]:
+        is_batch = array.ndim and len(array) == samples
+        return np.resize(array, (count, *array.shape[1:])) if is_batch else array
+
+    found = as_input(inputs, input_names(network, inputs))
+    if isinstance(found, Mapping):
+        return {name: resized(array) for name, array in found.items()}
+    return resized(found)
 
 
 @register(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.inputs import Inputs, ModelInputs
 from hwbmpq.quant import WeightQuantizer, quantized_layers
 from hwbmpq.quant.layers import FROZEN, QuantizedLayer, eval_mode, float_inputs, float_weights
 from hwbmpq.quant.quantizers import PaperQuantizer, keep_weights
@@ -37,7 +38,7 @@ class StoredWeight:
 
 
 @torch.no_grad()
-def stored_weights(model: nn.Module, example_input: Tensor) -> dict[str, StoredWeight]:
+def stored_weights(model: nn.Module, example_input: Inputs) -> dict[str, StoredWeight]:
     """The weights of a quantized network by layer name; layers at 32 bits, in float, are left out.
 
     If a layer may compute its weight in the forward pass, the network runs once on ``example_input``; it is not changed.
@@ -59,7 +60,7 @@ def _known_weights(layer: QuantizedLayer) -> list[Tensor]:
 
 
 def _seen_weights(
-    model: nn.Module, layers: Iterable[QuantizedLayer], example_input: Tensor
+    model: nn.Module, layers: Iterable[QuantizedLayer], example_input: Inputs
 ) -> dict[QuantizedLayer, list[Tensor]]:
     """What enters the quantizers of ``layers`` when the network runs, in evaluation mode and without learning."""
     found: dict[QuantizedLayer, list[Tensor]] = {layer: [] for layer in layers}
@@ -72,7 +73,7 @@ def _seen_weights(
         stack.enter_context(float_weights(found))
         for layer, weights in found.items():
             stack.enter_context(keep_weights(layer.weight_quantizer, weights))
-        model(example_input)
+        ModelInputs.of(example_input).call(model)
     for buffer, before in buffers:
         if not torch.equal(buffer, before):
             buffer.copy_(before)

@@ -47,7 +47,7 @@ def trace_with_fx(model: nn.Module, inputs: Inputs) -> list[Operation]:
     """Operations of ``model`` by symbolic tracing."""
     given = ModelInputs.of(inputs).bound(model)
     # What is not given is fixed at its default, so that ``if mask is None`` traces.
-    parameters = inspect.signature(model.forward).parameters.values()
+    parameters = list(inspect.signature(model.forward).parameters.values())
     defaults = {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in given}
     graph = _Tracer().trace(model, concrete_args=defaults)
     # Placeholders stand in the order of the signature, for what is fixed too.

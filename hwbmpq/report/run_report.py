@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hwbmpq.costs.table import Number
+from hwbmpq.deprecated import warn
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.json_file import read_json
 from hwbmpq.printable import cut
@@ -18,7 +19,7 @@ from hwbmpq.report.records import check_records
 from hwbmpq.report.trade_off import TradeOff, find_trade_off
 from hwbmpq.report.values import Plan, RunFacts
 from hwbmpq.units import amount
-from hwbmpq.values import FLOAT_BITS, Precision, Sensitivity
+from hwbmpq.values import FLOAT_BITS, Metric, Precision, Sensitivity
 
 _PERCENT = "%"
 _WRONG = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
@@ -36,6 +37,8 @@ class Headline:
     """What it must not exceed."""
     reference: Number | None = None
     """The same in float, where that is known."""
+    is_metric: bool = False
+    """Whether it says how good the network is at its task."""
 
     @property
     def is_met(self) -> bool | None:
@@ -45,7 +48,9 @@ class Headline:
         """A value of the same kind, with its unit; nothing for None."""
         if value is None:
             return ""
-        return f"{value:.2f} %" if self.unit == _PERCENT else amount(value, self.unit)
+        if self.is_metric:
+            return f"{value:.2f} %" if self.unit == _PERCENT else f"{value:.4g}"
+        return amount(value, self.unit)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,11 +60,40 @@ class Epoch:
     epoch: int
     loss: float | None
     train_accuracy: float | None
-    test_accuracy: float
-    test_loss: float
+    """None where the task has no right and wrong."""
+    part: str
+    """The images that epochs are compared on: ``validation`` or ``test``."""
+    metric: Metric
+    value: float
+    """Of the metric, on these images."""
+    compared_loss: float
+    """On these images."""
     weight_bits: tuple[int, ...]
     """While it was trained, by layer in their order."""
     has_decision: bool
+
+    @property
+    def test_accuracy(self) -> float:
+        """Deprecated: ``value``."""
+        warn("Epoch.test_accuracy", "Epoch.value")
+        return self.value
+
+    @property
+    def test_loss(self) -> float:
+        """Deprecated: ``compared_loss``."""
+        warn("Epoch.test_loss", "Epoch.compared_loss")
+        return self.compared_loss
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "loss": self.loss,
+            "train_accuracy": self.train_accuracy,
+            f"{self.part}_{self.metric.key}": self.value,
+            f"{self.part}_loss": self.compared_loss,
+            "weight_bits": self.weight_bits,
+            "has_decision": self.has_decision,
+        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,7 +140,7 @@ class RunReport:
             "facts": self.facts.to_dict(),
             "plan": None if self.plan is None else self.plan.to_dict(),
             "headlines": [{**asdict(one), "is_met": one.is_met} for one in self.headlines],
-            "epochs": [asdict(epoch) for epoch in self.epochs],
+            "epochs": [epoch.to_dict() for epoch in self.epochs],
             "moves": [asdict(move) for move in self.moves],
             "sensitivities": {str(epoch): dict(found) for epoch, found in self.sensitivities.items()},
             "trade_off": None if self.trade_off is None else self.trade_off.to_dict(),
@@ -182,26 +216,41 @@ def _headlines(
         found.append(Headline(name="file on disk", value=8 * packed["actual_bytes"], unit="bit"))
     source = result if result is not None else history[-1] if history else None
     if source is not None:
-        reference = None if result is None else result.get("float_accuracy")
-        found.append(
-            Headline(
-                name="test accuracy",
-                value=100 * source["test_accuracy"],
-                unit=_PERCENT,
-                reference=None if reference is None else 100 * reference,
-            )
-        )
+        found.append(_metric_headline(source))
     return found
+
+
+def _metric_headline(source: Mapping[str, Any]) -> Headline:
+    """How good the network is: on test images at the end, else on those that the last epoch was measured on."""
+    metric, part = _measured(source)
+    value, reference = source[f"{part}_{metric.key}"], source.get(f"float_{metric.key}")
+    scale = 100 if metric.is_share else 1
+    return Headline(
+        name=f"{part} {metric.name}",
+        value=scale * value,
+        unit=_PERCENT if metric.is_share else "",
+        reference=None if reference is None else scale * reference,
+        is_metric=True,
+    )
+
+
+def _measured(source: Mapping[str, Any]) -> tuple[Metric, str]:
+    """The metric of a result or of a line of the history, and the part of the data it was measured on."""
+    metric = Metric(**source.get("metric", {}))
+    return metric, "test" if f"test_{metric.key}" in source else "validation"
 
 
 def _epoch(facts: RunFacts, record: Mapping[str, Any]) -> Epoch:
     bits = {name: Precision.parse(text).weight_bits for name, text in record["bits"].items()}
+    metric, part = _measured(record)
     return Epoch(
         epoch=record["epoch"],
         loss=record.get("loss"),
         train_accuracy=record.get("train_accuracy"),
-        test_accuracy=record["test_accuracy"],
-        test_loss=record["test_loss"],
+        part=part,
+        metric=metric,
+        value=record[f"{part}_{metric.key}"],
+        compared_loss=record[f"{part}_loss"],
         weight_bits=tuple(bits[layer.name] for layer in facts.layers),
         has_decision=bool(record.get("decision")),
     )

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hwbmpq.inputs import sample_count
+from hwbmpq.values import Metric
 
 
 class Task(ABC):
@@ -54,9 +54,9 @@ class Task(ABC):
         total, count = torch.stack(rows).sum(0).tolist()
         return float(total / count)
 
-    def summed_loss(self, outputs: Any, targets: Any) -> Tensor:
+    def summed_loss(self, outputs: Any, targets: Any, samples: int) -> Tensor:
         """The loss of a batch of an evaluation, added up over its samples."""
-        return self.loss(outputs, targets) * sample_count(targets)
+        return self.loss(outputs, targets) * samples
 
     def hits(self, outputs: Any, targets: Any) -> Tensor | None:
         """How many samples of a training batch are right; None where there is no right and wrong."""
@@ -64,6 +64,11 @@ class Task(ABC):
 
     def is_better(self, value: float, than: float) -> bool:
         return value > than if self.higher_is_better else value < than
+
+    @property
+    def described(self) -> Metric:
+        """The metric, as files and reports know it."""
+        return Metric(name=self.metric, higher_is_better=self.higher_is_better, is_share=self.is_share)
 
     @property
     def title(self) -> str:

@@ -23,7 +23,7 @@ class Classification(Task):
     def loss(self, outputs: Any, targets: Any) -> Tensor:
         return F.cross_entropy(_scores(outputs).float(), targets, label_smoothing=self.label_smoothing)
 
-    def summed_loss(self, outputs: Any, targets: Any) -> Tensor:
+    def summed_loss(self, outputs: Any, targets: Any, samples: int) -> Tensor:
         return F.cross_entropy(_scores(outputs).float(), targets, reduction="sum")
 
     def measure(self, outputs: Any, targets: Any) -> Any:

@@ -31,9 +31,9 @@ class Segmentation(Task):
         scores, labels = _pair(outputs, targets)
         return F.cross_entropy(scores, labels, ignore_index=IGNORED, label_smoothing=self.label_smoothing)
 
-    def summed_loss(self, outputs: Any, targets: Any) -> Tensor:
+    def summed_loss(self, outputs: Any, targets: Any, samples: int) -> Tensor:
         scores, labels = _pair(outputs, targets)
-        return F.cross_entropy(scores, labels, ignore_index=IGNORED) * len(labels)
+        return F.cross_entropy(scores, labels, ignore_index=IGNORED) * samples
 
     def measure(self, outputs: Any, targets: Any) -> Tensor:
         """Pixels in the intersection and in the union, by class: (2, classes)."""

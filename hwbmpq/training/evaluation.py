@@ -1,41 +1,65 @@
-"""How good a network is on labelled images."""
+"""How good a network is at its task."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from math import isfinite
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
-from hwbmpq.errors import HwbmpqError
-from hwbmpq.inputs import first_tensor
+from hwbmpq.errors import HwbmpqError, NonFiniteError
+from hwbmpq.inputs import ModelInputs, map_tensors
 from hwbmpq.quant.layers import eval_mode
+from hwbmpq.tasks import Task, get_task
+from hwbmpq.values import Metric
 
 EVALUATION_BATCH = 250
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    accuracy: float
-    """Share of images whose highest score is their label's."""
+    value: float
+    """Of the task's metric: of a classifier, the share of images whose highest score is their label's."""
     loss: float
-    """Mean cross entropy."""
+    """Mean over the images."""
     images: int
 
+    @property
+    def accuracy(self) -> float:
+        """The value, which is the accuracy of a classifier."""
+        return self.value
 
-def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Evaluation:
-    """Accuracy and loss in evaluation mode; modules are then put back into the modes they were in."""
+
+def figures(metric: Metric, part: str, found: Evaluation) -> dict[str, Any]:
+    """An evaluation on the validation or test ``part``, as files have it."""
+    return {f"{part}_{metric.key}": found.value, f"{part}_loss": found.loss, "metric": asdict(metric)}
+
+
+def evaluate(
+    model: nn.Module, batches: Iterable[tuple[Any, Any]], task: Task | str = "classification"
+) -> Evaluation:
+    """Metric and loss in evaluation mode; modules are then put back into the modes they were in.
+
+    A batch is (inputs, targets); inputs are a tensor, a tuple of arguments or a dict of keyword arguments.
+    """
+    task = get_task(task)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    totals = torch.zeros(3, dtype=torch.float64)
+    measured: list[Any] = []
+    loss, count = 0.0, 0
     with eval_mode(model), torch.no_grad():
-        for images, labels in batches:
-            logits, labels = first_tensor(model(images.to(device))), labels.to(device)
-            if logits is None or logits.dim() != 2:
-                raise HwbmpqError("the network returns no scores, one per image and class")
-            loss = F.cross_entropy(logits.float(), labels, reduction="sum")
-            correct = (logits.argmax(dim=1) == labels).sum()
-            totals += torch.stack([correct.float(), loss, loss.new_tensor(len(labels))]).cpu()
-    correct, loss, count = totals.tolist()
+        for inputs, targets in batches:
+            given = ModelInputs.of(inputs).on(device)
+            outputs = given.call(model)
+            targets = map_tensors(targets, lambda tensor: tensor.to(device))
+            loss += float(task.summed_loss(outputs, targets, len(given)))
+            measured.append(task.measure(outputs, targets))
+            count += len(given)
     if not count:
         raise HwbmpqError("there are no images to evaluate on")
-    return Evaluation(accuracy=correct / count, loss=loss / count, images=int(count))
+    value = float(task.value(measured))
+    if not isfinite(value):
+        raise NonFiniteError(
+            f"the {task.metric} is {value}", hint="check the data, and value() of a task of your own"
+        )
+    return Evaluation(value=value, loss=loss / count, images=count)

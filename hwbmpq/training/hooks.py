@@ -35,9 +35,11 @@ class Progress:
     images: int = 0
     correct: int = 0
     best_accuracy: float = -1.0
+    """The metric of the best epoch, whatever the task: checkpoints have it by this name."""
     best_epoch: int = 0
+    """0 before there is one."""
     float_accuracy: float | None = None
-    """Of the weights that the run began with, before quantization, if they were given."""
+    """The metric of the weights that the run began with, before quantization, if they were given; on test images."""
     records: list[dict[str, Any]] = field(default_factory=list)
     """One for each epoch that has ended."""
 
@@ -53,8 +55,8 @@ class StepReport:
     """In an epoch."""
     loss: float
     """Mean over the epoch so far."""
-    accuracy: float
-    """On the training images of the epoch so far, augmented."""
+    accuracy: float | None
+    """On the training images of the epoch so far, augmented; None if the task has no right and wrong."""
     learning_rate: float
 
 

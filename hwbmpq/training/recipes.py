@@ -105,6 +105,8 @@ def recipe_for(
     if kind in PAPER_DATA:
         own_epochs, interval = PAPER_DATA[kind]
         recipe: dict[str, Any] = {**_PAPER, "epochs": own_epochs, **named}
+        if named:
+            recipe["validation"] = 0  # the paper trains on all training images
         own_epochs = recipe["epochs"]
     else:
         recipe = {**_ELSEWHERE, **_BY_DATA.get(kind, {})}

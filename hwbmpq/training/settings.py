@@ -18,7 +18,7 @@ from pydantic import (
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.hardware import ProfileError, yaml_reader
 from hwbmpq.io import read_regular
-from hwbmpq.registry import DATA_SOURCES, METHODS, OBJECTIVES, QUANTIZERS, SENSITIVITIES, SOLVERS
+from hwbmpq.registry import DATA_SOURCES, METHODS, OBJECTIVES, QUANTIZERS, SENSITIVITIES, SOLVERS, TASKS
 from hwbmpq.search.config import AllocationConfig, setting_problems
 from hwbmpq.training.recipes import get_paper_recipe, recipe_for
 from hwbmpq.units import shown
@@ -26,6 +26,8 @@ from hwbmpq.units import shown
 _MOST = 2**31
 """Above any count of images, epochs or classes; what a file asks for may be memory."""
 _LARGEST = 2**63
+WRITTEN_BY = "# written by: hwbmpq"
+"""How the settings of a run begin; those that people write do not."""
 CHOSEN_BY_NAME = {
     "method": METHODS,
     "objective": OBJECTIVES,
@@ -67,6 +69,11 @@ class RunSettings(AllocationConfig):
     """Train on a random N of the images."""
     test_images: int | None = Field(default=None, ge=1)
     """Evaluate on a random N of the images."""
+    validation: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Training images that are held out to compare epochs on: a share below 1, or a number; 0: none, test images decide
+    (by default a tenth, up to 5,000; none for the paper's recipes)."""
+    task: str = "classification"
+    """What to train for: a loss and a metric by name, or file:PATH.py:NAME, a hwbmpq.tasks.Task of your own."""
     calibration_images: int = Field(default=512, ge=1)
     """Images for a run without training."""
     augment: Literal["none", "crop", "flip-crop", "random-resized-crop", "rand-augment"] | None = None
@@ -145,6 +152,18 @@ class RunSettings(AllocationConfig):
         kind, colon, detail = spec.partition(":")
         return f"{DATA_SOURCES.resolve(kind)}{colon}{detail}"
 
+    @field_validator("validation")
+    @classmethod
+    def _share_or_count(cls, amount: float | None) -> float | None:
+        if amount is not None and amount > 1 and not amount.is_integer():
+            raise ValueError("give a share below 1, such as 0.1, or a whole number of images")
+        return amount
+
+    @field_validator("task")
+    @classmethod
+    def _registered_task(cls, spec: str) -> str:
+        return spec if spec.startswith("file:") else TASKS.resolve(spec)
+
     @field_validator("lr_decay_at")
     @classmethod
     def _ascending_shares(cls, shares: tuple[float, ...]) -> tuple[float, ...]:
@@ -204,7 +223,10 @@ _PERIODIC = ("warmup_epochs", "interval_epochs")
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """What a YAML file of settings says; checked by ``resolve_settings``."""
+    """What a YAML file of settings says; checked by ``resolve_settings``.
+
+    A run of 0.1.0 knew no validation images; its settings keep meaning what they meant.
+    """
     try:
         content = read_regular(path, yaml_reader.MOST_BYTES)
         found: dict[str, Any] = yaml_reader.parse_document(content, str(path), "a file of settings").plain()
@@ -213,11 +235,9 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise HwbmpqError(f"{path}: cannot be read: {what}") from error
     except ProfileError as error:
         raise HwbmpqError(str(error), hint="write lines like `epochs: 30`") from None
-    return {"memory_as_in": "0.1.0", **found} if content.startswith(_WRITTEN_BY_0_1_0) else found
-
-
-_WRITTEN_BY_0_1_0 = b"# written by: hwbmpq 0.1.0,"
-"""The first line of a config.yaml whose ``memory`` means the weights alone."""
+    before = {"validation": 0} if content.startswith(WRITTEN_BY.encode()) else {}
+    weights = {"memory_as_in": "0.1.0"} if content.startswith(f"{WRITTEN_BY} 0.1.0,".encode()) else {}
+    return {**before, **weights, **found}
 
 
 def settings_yaml(settings: RunSettings, header: str = "") -> str:

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from hwbmpq.data.batches import Batches, LoaderBatches, LoaderImages, TrainingBatches
 from hwbmpq.data.images import ImageData, LabelledImages
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.inputs import first_tensor
+from hwbmpq.inputs import ModelInputs, first_tensor, map_tensors
 from hwbmpq.quant.layers import eval_mode
+from hwbmpq.tasks import Task, check_task, get_task
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc, malloc.h
 _LARGEST_INT = 2**31 - 1
@@ -59,10 +60,16 @@ def place(network: nn.Module, device: torch.device, data: ImageData) -> nn.Modul
     return network.to(device)
 
 
-def example_input(network: nn.Module, images: LabelledImages | LoaderImages) -> Tensor:
-    """One image, where the network is."""
+def example_input(network: nn.Module, images: LabelledImages | LoaderImages) -> ModelInputs:
+    """The inputs of one sample, where the network is."""
+    return example_batch(network, images)[0]
+
+
+def example_batch(network: nn.Module, images: LabelledImages | LoaderImages) -> tuple[ModelInputs, Any]:
+    """One sample, inputs and target, where the network is."""
     device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
-    return next(images.batches(1))[0].to(device)
+    inputs, targets = next(iter(images.batches(1)))
+    return ModelInputs.of(inputs).on(device), map_tensors(targets, lambda tensor: tensor.to(device))
 
 
 def training_batches(images: LabelledImages | LoaderImages, *, batch_size: int, **options: Any) -> Batches:
@@ -74,33 +81,52 @@ def training_batches(images: LabelledImages | LoaderImages, *, batch_size: int, 
 
 def calibration_batches(
     images: LabelledImages | LoaderImages, count: int, *, batch_size: int = CALIBRATION_BATCH, seed: int = 0
-) -> Iterator[tuple[Tensor, Tensor]]:
+) -> Iterator[tuple[Any, Any]]:
     """About ``count`` images in random order (stored, they may be sorted by class), in whole batches."""
     size = min(batch_size, count, len(images))
     batches = training_batches(images, batch_size=size, seed=seed)
     return islice(batches.epoch(0), max(1, count // size))
 
 
-def check_outputs(network: nn.Module, data: ImageData, *, at_least: bool = False) -> None:
-    """An error unless the network has one output for each class of the images (``at_least``: or more)."""
+def check_outputs(
+    network: nn.Module, data: ImageData, task: Task | str = "classification", *, at_least: bool = False
+) -> None:
+    """An error unless the network's outputs are what the task takes.
+
+    A classifier has one output for each class of the images (``at_least``: or more).
+    """
+    task = get_task(task)
+    inputs, targets = example_batch(network, data.train)
     try:
-        with eval_mode(network), torch.no_grad():
-            output = first_tensor(network(example_input(network, data.train)))
+        with eval_mode(network), torch.set_grad_enabled(not task.has_classes):
+            outputs = inputs.call(network)
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
-        size = "x".join(map(str, data.train.input_size))
         raise HwbmpqError(
-            f"the network cannot take images of {size}: {error}",
+            f"the network cannot take images of {inputs.shape_text}: {error}",
             hint="give a size that it takes with --input",
         ) from error
-    if output is None or output.dim() != 2:
+    if task.has_classes:
+        _check_scores(first_tensor(outputs), data, at_least)
+    else:
+        check_task(task, outputs, targets)
+
+
+def _check_scores(scores: Tensor | None, data: ImageData, at_least: bool) -> None:
+    if scores is None or scores.dim() != 2:
         raise HwbmpqError(
-            "the network returns no scores, one per image and class: only classifiers are trained"
+            "the network returns no scores, one per image and class: it is not a classifier",
+            hint="name what it is trained for: --task regression, segmentation or file:task.py:Task",
         )
-    outputs = output.shape[1]
-    if outputs < data.classes or (outputs > data.classes and not at_least):
+    outputs, classes = scores.shape[1], data.classes
+    if classes is None:
         raise HwbmpqError(
-            f"the network has {outputs} outputs, but {data.name} has {data.classes} classes",
+            f"{data.name} does not say how many classes it has",
+            hint="give from_loaders classes, or another task than classification",
+        )
+    if outputs < classes or (outputs > classes and not at_least):
+        raise HwbmpqError(
+            f"the network has {outputs} outputs, but {data.name} has {classes} classes",
             hint=f"give images of at most {outputs} classes"
             if at_least
-            else f"build the network with {data.classes} classes (--num-classes {data.classes})",
+            else f"build the network with {classes} classes (--num-classes {classes})",
         )

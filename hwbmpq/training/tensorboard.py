@@ -11,7 +11,7 @@ from hwbmpq.training.run_directory import RunDirectory
 if TYPE_CHECKING:
     from hwbmpq.training.trainer import Trainer
 
-_CURVES = ("loss", "train_accuracy", "test_accuracy", "test_loss", "learning_rate")
+_CURVES = ("loss", "train_accuracy", "learning_rate")
 
 
 class TensorBoardHook(TrainingHook):
@@ -42,7 +42,8 @@ class TensorBoardHook(TrainingHook):
         self._writer.add_scalar("step/loss", report.loss, done)
 
     def after_epoch(self, record: Mapping[str, Any], decision: Any) -> None:
-        for name in _CURVES:
+        compared = [name for name in record if name.startswith(("test_", "validation_"))]
+        for name in [name for name in (*_CURVES, *compared) if name in record]:
             self._writer.add_scalar(f"epoch/{name}", record[name], record["epoch"])
         for layer, text in record["bits"].items():
             width = int(text.removeprefix("W").partition("A")[0])

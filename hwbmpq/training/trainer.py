@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from hwbmpq import distributed
 from hwbmpq.data.augment import generator_for
 from hwbmpq.data.batches import Batches
 from hwbmpq.errors import HwbmpqError, NonFiniteError, RunStoppedError
-from hwbmpq.inputs import first_tensor
+from hwbmpq.inputs import ModelInputs, map_tensors
 from hwbmpq.quant import parameter_groups
-from hwbmpq.training.evaluation import Evaluation
+from hwbmpq.tasks import Task, get_task
+from hwbmpq.training.evaluation import Evaluation, figures
 from hwbmpq.training.hooks import Allocator, Progress, StepReport, TrainingHook
 from hwbmpq.training.run_directory import RunDirectory
 from hwbmpq.training.settings import RunSettings
@@ -64,7 +64,10 @@ class Trainer:
         *,
         run: RunDirectory | None = None,
         hooks: Sequence[TrainingHook] = (),
+        task: Task | None = None,
+        compared_on: str = "test",
     ) -> None:
+        """``evaluate`` says how good the network is on the images that epochs are ``compared_on``."""
         if len(batches) < settings.accumulate:
             raise HwbmpqError(
                 f"an epoch of {len(batches)} batches is shorter than one step, which accumulates {settings.accumulate}",
@@ -72,6 +75,8 @@ class Trainer:
             )
         self.model, self.allocator, self.settings = model, allocator, settings
         self.progress = Progress()
+        self.task = get_task(task or settings.task, label_smoothing=settings.label_smoothing)
+        self.compared_on = compared_on
         self._batches, self._evaluate = batches, evaluate
         self._run = run
         self._hooks = hooks if distributed.rank() == 0 else ()
@@ -84,6 +89,7 @@ class Trainer:
         self._stop_asked = False
         self._unread: Tensor | None = None
         """Loss and hits that are still on the device."""
+        self._counts_hits = self.task.has_classes
 
     def _wrap(self) -> nn.Module:
         """Anew whenever widths change: DDP looks once which parameters train, and clipping points may begin to."""
@@ -130,11 +136,11 @@ class Trainer:
             progress.batch += size
             self._after_step()
 
-    def _step(self, group: list[tuple[Tensor, Tensor]]) -> None:
+    def _step(self, group: list[tuple[Any, Any]]) -> None:
         self._set_learning_rate()
         self._seed_step()
-        for number, (images, labels) in enumerate(group):
-            self._backward(images, labels, is_last=number == len(group) - 1)
+        for number, (inputs, targets) in enumerate(group):
+            self._backward(ModelInputs.of(inputs), targets, is_last=number == len(group) - 1)
         self.allocator.step(self._scaler)
         if self.settings.clip_norm is not None:
             self._scaler.unscale_(self._optimizer)
@@ -151,28 +157,29 @@ class Trainer:
             torch.manual_seed(number)
             random.seed(number)
 
-    def _backward(self, images: Tensor, labels: Tensor, *, is_last: bool) -> None:
-        images = images.to(self._device, non_blocking=True)
-        labels = labels.to(self._device, non_blocking=True)
+    def _backward(self, inputs: ModelInputs, targets: Any, *, is_last: bool) -> None:
+        inputs = inputs.on(self._device)
+        targets = map_tensors(targets, lambda tensor: tensor.to(self._device, non_blocking=True))
         if isinstance(self._wrapped, DistributedDataParallel):
             self._wrapped.require_backward_grad_sync = is_last
         try:
             # Only CUDA's gradients are scaled, which float16 needs.
             half = torch.float16 if self._device.type == "cuda" else torch.bfloat16
             with torch.autocast(self._device.type, half, enabled=self.settings.amp):
-                logits = first_tensor(self._wrapped(images))
-            assert logits is not None
-            loss = F.cross_entropy(logits.float(), labels, label_smoothing=self.settings.label_smoothing)
+                outputs = inputs.call(self._wrapped)
+            loss = self.task.loss(outputs, targets)
             self._scaler.scale(loss / self.settings.accumulate).backward()  # type: ignore[no-untyped-call]
         except NonFiniteError as error:
             raise self._diverged(str(error)) from error
-        self._count(loss.detach(), logits.detach(), labels)
+        with torch.no_grad():
+            hits = self.task.hits(outputs, targets)
+        self._count(loss.detach(), hits, len(inputs))
 
-    def _count(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
-        correct = (logits.argmax(dim=1) == labels).sum()
-        found = torch.stack([loss * len(labels), correct.to(loss.dtype)])
+    def _count(self, loss: Tensor, hits: Tensor | None, samples: int) -> None:
+        found = torch.stack([loss * samples, loss.new_zeros(()) if hits is None else hits.to(loss.dtype)])
         self._unread = found if self._unread is None else self._unread + found
-        self.progress.images += len(labels)
+        self._counts_hits = hits is not None
+        self.progress.images += samples
         # On CPU a look costs nothing; elsewhere it waits for the device.
         step = self.progress.batch // self.settings.accumulate
         if self._device.type == "cpu" or step % _LOOK_EVERY == 0:
@@ -217,7 +224,7 @@ class Trainer:
             step=progress.batch // self.settings.accumulate,
             steps=self.steps_per_epoch,
             loss=progress.loss_sum / max(1, progress.images),
-            accuracy=progress.correct / max(1, progress.images),
+            accuracy=self._train_accuracy(),
             learning_rate=self.progress.learning_rate,
         )
         for hook in self._hooks:
@@ -237,10 +244,17 @@ class Trainer:
     def _is_best(self, evaluation: Evaluation) -> bool:
         """Whether this epoch, at widths that the method chose, is the best so far; then it is remembered."""
         progress = self.progress
-        if not self.allocator.is_settled or evaluation.accuracy <= progress.best_accuracy:
+        if not self.allocator.is_settled:
             return False
-        progress.best_accuracy, progress.best_epoch = evaluation.accuracy, progress.epoch + 1
+        if progress.best_epoch and not self.task.is_better(evaluation.value, progress.best_accuracy):
+            return False
+        progress.best_accuracy, progress.best_epoch = evaluation.value, progress.epoch + 1
         return True
+
+    def _train_accuracy(self) -> float | None:
+        """Of the epoch so far; None if the task has no right and wrong."""
+        progress = self.progress
+        return progress.correct / max(1, progress.images) if self._counts_hits else None
 
     def _close_epoch(
         self, evaluation: Evaluation, is_best: bool, bits: dict[str, str], decision: Any | None
@@ -252,9 +266,8 @@ class Trainer:
         record = {
             "epoch": progress.epoch + 1,
             "loss": progress.loss_sum / max(1, progress.images),
-            "train_accuracy": progress.correct / max(1, progress.images),
-            "test_accuracy": evaluation.accuracy,
-            "test_loss": evaluation.loss,
+            **({} if self._train_accuracy() is None else {"train_accuracy": self._train_accuracy()}),
+            **figures(self.task.described, self.compared_on, evaluation),
             "learning_rate": self.progress.learning_rate,
             "is_best": is_best,
             "bits": bits,
@@ -274,7 +287,7 @@ class Trainer:
         except NonFiniteError as error:
             raise self._diverged(str(error)) from error
         if not math.isfinite(found.loss):
-            raise self._diverged(f"the loss on the test images is {found.loss}")
+            raise self._diverged(f"the loss on the {self.compared_on} images is {found.loss}")
         return found
 
     # state

@@ -180,7 +180,7 @@ def test_the_best_epoch_is_among_those_at_decided_widths(data: ImageData, tmp_pa
     answers = iter([0.9, 0.8, 0.3, 0.5, 0.5, 0.4])
 
     def judge(model: nn.Module) -> Evaluation:
-        return Evaluation(accuracy=next(answers), loss=1.0, images=TEST_IMAGES)
+        return Evaluation(value=next(answers), loss=1.0, images=TEST_IMAGES)
 
     run = RunDirectory(tmp_path / "run").create()
     progress = trainer_for(data, settings_for(epochs=6, warmup_epochs=2), judge=judge, run=run).run()
@@ -196,7 +196,7 @@ def test_in_float_every_epoch_can_be_the_best(data: ImageData) -> None:
     trainer = trainer_for(
         data,
         settings_for(method="fp32"),
-        judge=lambda model: Evaluation(accuracy=next(answers), loss=1.0, images=TEST_IMAGES),
+        judge=lambda model: Evaluation(value=next(answers), loss=1.0, images=TEST_IMAGES),
     )
     assert trainer.run().best_epoch == 1
 
@@ -304,7 +304,7 @@ def test_training_under_autocast_works_on_the_cpu(data: ImageData) -> None:
 def test_evaluation_changes_nothing(data: ImageData) -> None:
     """A run that is judged by its images ends as one that is not."""
     finals = []
-    for judge in (None, lambda model: Evaluation(accuracy=0.5, loss=1.0, images=1)):
+    for judge in (None, lambda model: Evaluation(value=0.5, loss=1.0, images=1)):
         trainer = trainer_for(data, settings_for(), model=network(dropout=0.3), judge=judge)
         trainer.run()
         finals.append(trainer.model.state_dict())
@@ -314,7 +314,7 @@ def test_evaluation_changes_nothing(data: ImageData) -> None:
 def test_test_images_have_no_part_in_activation_densities(data: ImageData) -> None:
     """A method must not decide by what it is judged on."""
     densities = []
-    for judge in (None, lambda model: Evaluation(accuracy=0.5, loss=1.0, images=1)):
+    for judge in (None, lambda model: Evaluation(value=0.5, loss=1.0, images=1)):
         trainer = trainer_for(data, settings_for(method="ad", bits=[2, 4, 8]), judge=judge)
         trainer.run()
         densities.append(trainer.allocator.history[0].decided_by.scores)  # type: ignore[attr-defined]

@@ -8,13 +8,11 @@ from math import ceil
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 import torch
-from numpy.typing import NDArray
 from onnx_ir.passes import common as passes
-from torch import Tensor, nn
+from torch import nn
 
 import hwbmpq
 from hwbmpq.deprecated import renamed_arguments, warn
@@ -33,10 +31,11 @@ from hwbmpq.export.onnx.lowering import (
     qonnx_weight,
     stored_width,
 )
-from hwbmpq.export.onnx.trace import PLACEHOLDER_DOMAIN, TRACED_OPSET, TracedGraph, trace_network
+from hwbmpq.export.onnx.trace import PLACEHOLDER_DOMAIN, TRACED_OPSET, TracedGraph, input_names, trace_network
 from hwbmpq.export.packed.contents import SizeAccount, SizeLine
-from hwbmpq.export.runtime.onnxruntime import LARGEST_FILE, as_input, output_ranges
+from hwbmpq.export.runtime.onnxruntime import LARGEST_FILE, Arrays, as_input, output_ranges
 from hwbmpq.export.stored_weights import StoredWeight, stored_weights
+from hwbmpq.inputs import Inputs
 from hwbmpq.io import atomic_write
 from hwbmpq.search.watch import warn_if_undecided
 
@@ -109,14 +108,17 @@ class OnnxGraph:
 @renamed_arguments(wide_sums="accumulates_int32")
 def onnx_graph(
     model: nn.Module,
-    example_input: Tensor,
+    example_input: Inputs,
     *,
     form: Form = "qdq",
-    calibration: Iterable[NDArray[np.float32]] | None = None,
+    calibration: Iterable[Arrays] | None = None,
     accumulates_int32: bool = False,
     facts: Mapping[str, Any] | None = None,
 ) -> OnnxGraph:
     """A quantized network as an ONNX graph; the network is left as it was.
+
+    ``example_input`` is a tensor, a tuple of arguments or a dict of keyword arguments; several inputs get the names that
+    they have in ``forward``.
 
     ``qdq`` is standard ONNX and computes what the network computes, to float rounding. ``int8`` is the form that ONNX
     Runtime fuses into integer kernels; it needs ``calibration`` images (batches as the network takes them) for the ranges
@@ -135,7 +137,8 @@ def onnx_graph(
     traced = trace_network(model, example_input, weights, any_batch=form != "qonnx")
     lowering = _Lowering(traced, weights, facts or {})
     if form == "int8":
-        batches = [as_input(example_input)] if calibration is None else list(calibration)
+        given = as_input(example_input, input_names(model, example_input))
+        batches = [given] if calibration is None else list(calibration)
         if not batches:
             raise HwbmpqError(
                 "there are no images to calibrate with", hint="leave calibration out, or give some"
@@ -192,9 +195,7 @@ class _Lowering:
         if form == "qonnx":
             self.traced.model.opset_imports[QUANT_DOMAIN] = 1
 
-    def to_int8(
-        self, exact: "_Lowering", batches: Iterable[NDArray[np.float32]], *, accumulates_int32: bool
-    ) -> None:
+    def to_int8(self, exact: "_Lowering", batches: Iterable[Arrays], *, accumulates_int32: bool) -> None:
         """``exact`` is another copy, run to find the ranges."""
         quants = {quant.node: quant for quant in activation_quants(self.traced)}
         self.plan = Int8Plan(products=self.products, quants=quants, accumulates_int32=accumulates_int32)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph.trace import one_line, quiet
+from hwbmpq.inputs import Inputs, ModelInputs, map_tensors, named_tensors
 from hwbmpq.quant import InputQuantizer, quantized_layers
 from hwbmpq.quant.layers import QuantizedLayer, eval_mode, float_weights
 from hwbmpq.values import FLOAT_BITS
@@ -41,7 +42,7 @@ class TracedGraph:
 
 
 def trace_network(
-    model: nn.Module, example_input: Tensor, layers: Iterable[str], *, any_batch: bool = True
+    model: nn.Module, example_input: Inputs, layers: Iterable[str], *, any_batch: bool = True
 ) -> TracedGraph:
     """Trace the network with torch's exporter; it is not changed. ``layers`` are those with integer weights.
 
@@ -54,7 +55,7 @@ def trace_network(
         eval_mode(model),
         torch.no_grad(),
     ):
-        program, has_dynamic_batch = _export(model, example_input, any_batch)
+        program, has_dynamic_batch = _export(model, ModelInputs.of(example_input), any_batch)
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(program)
     traced = TracedGraph(model=program, quantizers=quantizers, has_dynamic_batch=has_dynamic_batch)
     for node in traced.placeholders(WEIGHT):
@@ -99,21 +100,47 @@ def _placeholder(kind: str, value: Tensor, *, like: Tensor, **attributes: Any) -
     )
 
 
-def _export(model: nn.Module, example_input: Tensor, any_batch: bool) -> tuple[ir.Model, bool]:
+def input_names(model: nn.Module, inputs: Inputs) -> tuple[str, ...]:
+    """What a graph of the network calls its inputs: ``input`` if there is one, else as ``forward`` calls them."""
+    given = ModelInputs.of(inputs)
+    if len(given.tensors) == 1:
+        return ("input",)
+    return tuple(
+        name for argument, value in given.bound(model).items() for name, _ in named_tensors(argument, value)
+    )
+
+
+def _export(model: nn.Module, example: ModelInputs, any_batch: bool) -> tuple[ir.Model, bool]:
     """The graph, and whether it takes any batch size; some networks fix it."""
     if any_batch:
-        example = torch.cat([example_input[:1]] * 2)  # a batch of one would be taken for a constant
+        count, axis = len(example), {0: torch.export.Dim("batch")}
+
+        def batched(tensor: Tensor) -> bool:
+            return bool(tensor.dim()) and len(tensor) == count
+
+        # A batch of one would be taken for a constant.
+        two = example.map(lambda tensor: torch.cat([tensor[:1]] * 2) if batched(tensor) else tensor)
+        axes = map_tensors(example.bound(model), lambda tensor: axis if batched(tensor) else None)
         with suppress(Exception):  # of many types; the second try reports what is wrong
-            program = _program(model, example, {0: torch.export.Dim("batch")})
+            program = _program(model, two, _only_axes(axes))
             if not _batch_is_fixed(program):
                 return program, True
     try:
-        return _program(model, example_input[:1], None), False
+        return _program(model, example.part(slice(1)), None), False
     except Exception as error:
         raise HwbmpqError(
             f"torch's ONNX exporter cannot follow the network: {one_line(_innermost(error))}",
             hint="the packed model.safetensors needs no graph: hwbmpq.load reads it; --debug shows the whole traceback",
         ) from error
+
+
+def _only_axes(axes: Any) -> Any:
+    """For torch.export: what is not a tensor has no axes."""
+    if isinstance(axes, (tuple, list)):
+        return type(axes)(map(_only_axes, axes))
+    if isinstance(axes, dict):
+        return axes if 0 in axes else {name: _only_axes(value) for name, value in axes.items()}
+    return None
 
 
 def _batch_is_fixed(model: ir.Model) -> bool:
@@ -122,16 +149,18 @@ def _batch_is_fixed(model: ir.Model) -> bool:
     return shape is not None and isinstance(shape[0], int)
 
 
-def _program(model: nn.Module, example: Tensor, batch_axis: dict[int, object] | None) -> ir.Model:
+def _program(model: nn.Module, example: ModelInputs, axes: dict[str, Any] | None) -> ir.Model:
+    order = {name: place for place, name in enumerate(example.bound(model))}
     with quiet():
         program = torch.onnx.export(
             model,
-            (example,),
+            example.args,
+            kwargs=dict(sorted(example.kwargs.items(), key=lambda item: order.get(item[0], 0))) or None,
             dynamo=True,
             optimize=True,
             opset_version=TRACED_OPSET,
-            input_names=["input"],
-            dynamic_shapes=None if batch_axis is None else (batch_axis,),
+            input_names=list(input_names(model, example)),
+            dynamic_shapes=axes,
             verbose=False,
         )
     assert program is not None

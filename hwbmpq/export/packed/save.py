@@ -25,6 +25,7 @@ from hwbmpq.export.packed.file import (
 )
 from hwbmpq.export.stored_weights import StoredWeight, stored_weights
 from hwbmpq.graph.stored import join, names_by_tensor, own_state, weight_names
+from hwbmpq.inputs import Inputs
 from hwbmpq.quant import quantized_layers
 from hwbmpq.quant.layers import FROZEN, QuantizedLayer, weight_entries
 from hwbmpq.quant.quantizers import InputQuantizer
@@ -36,13 +37,14 @@ FILE_NAME = "model.safetensors"
 
 
 def save_packed(
-    model: nn.Module, path: str | Path, *, example_input: Tensor, origin: Mapping[str, Any] | None = None
+    model: nn.Module, path: str | Path, *, example_input: Inputs, origin: Mapping[str, Any] | None = None
 ) -> SizeAccount:
     """Write a quantized network atomically, for ``hwbmpq.load`` to read.
 
     ``origin`` is what the network came from: ``model`` (a specification such as ``timm:resnet18``), ``num_classes``,
     ``input_size``, ``target``, and whatever else JSON can hold. Without ``model``, loading needs the network as well.
-    ``example_input`` is used only if layers compute their weights in the forward pass. The network is not changed.
+    ``example_input`` (a tensor, a tuple of arguments or a dict of keyword arguments) is used only if layers compute their
+    weights in the forward pass. The network is not changed.
     """
     warn_if_undecided(model)
     metadata, tensors = _content(model, example_input, origin or {})
@@ -51,7 +53,7 @@ def save_packed(
 
 
 def _content(
-    model: nn.Module, example_input: Tensor, origin: Mapping[str, Any]
+    model: nn.Module, example_input: Inputs, origin: Mapping[str, Any]
 ) -> tuple[PackedMetadata, dict[str, Tensor]]:
     layers = _layers_of(model)
     weights = stored_weights(model, example_input)

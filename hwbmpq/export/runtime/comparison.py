@@ -1,19 +1,21 @@
 """Whether a file gives a network's answers; QONNX files are run by the ``qonnx`` package, where it is installed."""
 
 import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
+from typing import Any
 
 import numpy as np
 import onnx
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.export.runtime.onnxruntime import as_input
+from hwbmpq.export.runtime.onnxruntime import Arrays, as_input, part_of
+from hwbmpq.inputs import Inputs, ModelInputs, tensors
 
 _READABLE_IR = 10
 
@@ -35,11 +37,20 @@ class QonnxNetwork:
         with redirect_stdout(io.StringIO()):
             self.model = ModelWrapper(onnx.load_from_string(content)).transform(InferShapes())
 
-    def __call__(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        given, made = self.model.graph.input[0].name, self.model.graph.output[0].name
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        return tuple(one.name for one in self.model.graph.input)
+
+    def __call__(self, images: Arrays) -> NDArray[np.float32]:
+        return self.outputs(images)[0]
+
+    def outputs(self, images: Arrays) -> list[NDArray[np.float32]]:
+        """All outputs for a batch."""
+        arrays = dict(images) if isinstance(images, Mapping) else {self.input_names[0]: images}
+        count = len(next(iter(arrays.values())))
         with redirect_stdout(io.StringIO()), _readable_graphs():
-            found = [self._execute(self.model, {given: images[i : i + 1]})[made] for i in range(len(images))]
-        return np.concatenate(found)
+            found = [self._execute(self.model, part_of(arrays, i, 1, count)) for i in range(count)]
+        return [np.concatenate([one[made.name] for one in found]) for made in self.model.graph.output]
 
 
 @contextmanager
@@ -79,30 +90,44 @@ class Agreement:
 
 
 def compare(
-    network: nn.Module, file: Callable[[NDArray[np.float32]], NDArray[np.float32]], batches: Iterable[Tensor]
+    network: nn.Module, file: Callable[[Any], Any], batches: Iterable[Inputs], *, has_classes: bool = True
 ) -> Agreement:
-    """Run both on the same inputs. The network runs in the mode that it is in."""
-    expected, found = [], []
+    """Run both on the same inputs. The network runs in the mode that it is in.
+
+    Of several outputs, the one that differs most counts. Without ``has_classes`` no answers are compared.
+    """
+    expected: list[list[NDArray[np.float32]]] = []
+    found: list[list[NDArray[np.float32]]] = []
     device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
+    run_all = getattr(file, "outputs", None) or (lambda arrays: [file(arrays)])
     with torch.no_grad():
-        for images in batches:
-            output = network(images.to(device))
-            if not isinstance(output, Tensor):
-                raise HwbmpqError("only networks with a single output tensor can be compared")
-            expected.append(output.float().cpu().numpy())
-            found.append(file(as_input(images)))
+        for inputs in batches:
+            given = ModelInputs.of(inputs)
+            outputs = list(tensors(given.on(device).call(network)))
+            expected.append([tensor.float().cpu().numpy() for tensor in outputs])
+            found.append(run_all(as_input(given, getattr(file, "input_names", ()))))
     if not expected:
         raise HwbmpqError("there are no inputs to compare on")
-    return agreement(np.concatenate(expected), np.concatenate(found))
+    if len(found[0]) != len(expected[0]):
+        raise HwbmpqError(f"the file has {len(found[0])} outputs, the network {len(expected[0])}")
+    pairs = zip(zip(*expected, strict=True), zip(*found, strict=True), strict=True)
+    each = [agreement(np.concatenate(e), np.concatenate(f), has_classes=has_classes) for e, f in pairs]
+    return replace(
+        each[0],
+        median_difference=max(one.median_difference for one in each),
+        largest_difference=float(np.max([one.largest_difference for one in each])),  # keeps NaN
+    )
 
 
-def agreement(expected: NDArray[np.float32], found: NDArray[np.float32]) -> Agreement:
+def agreement(
+    expected: NDArray[np.float32], found: NDArray[np.float32], *, has_classes: bool = True
+) -> Agreement:
     if expected.shape != found.shape:
         raise HwbmpqError(f"the file's outputs are of shape {found.shape}, the network's of {expected.shape}")
     extent = float(np.ptp(expected)) or 1.0
     # max keeps NaN, which must not pass for a small difference.
     differences = np.abs(found - expected).reshape(len(expected), -1).max(axis=1) / extent
-    are_scores = expected.ndim == 2 and expected.shape[1] > 1
+    are_scores = has_classes and expected.ndim == 2 and expected.shape[1] > 1
     return Agreement(
         inputs=len(expected),
         median_difference=float(np.median(differences)),

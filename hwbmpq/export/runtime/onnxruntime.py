@@ -1,7 +1,8 @@
 """Running ONNX files in ONNX Runtime."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnxruntime
@@ -12,7 +13,10 @@ from torch import Tensor, nn
 from hwbmpq.deprecated import warn
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.export.onnx.checksum import verify_checksum
+from hwbmpq.inputs import Inputs, ModelInputs, map_tensors, named_tensors, tensors
 
+Arrays: TypeAlias = "NDArray[Any] | Mapping[str, NDArray[Any]]"
+"""A batch of inputs: an array, or several by name."""
 _NO_LOG = 4
 """Errors are raised, so they need not be logged as well."""
 LARGEST_FILE = 2**31 - 1
@@ -51,6 +55,7 @@ class OnnxNetwork:
         except Exception as error:  # ONNX Runtime's types have no common base but this one
             raise HwbmpqError(f"ONNX Runtime cannot load {what}: {str(error).splitlines()[0]}") from error
         self.input = self.session.get_inputs()[0]
+        self.input_names = tuple(one.name for one in self.session.get_inputs())
         batch = self.input.shape[0]
         self.batch = batch if isinstance(batch, int) else None
         """The only batch size that it takes, or None for any."""
@@ -61,22 +66,24 @@ class OnnxNetwork:
         warn("OnnxNetwork.is_sealed", "OnnxNetwork.has_checksum")
         return self.has_checksum
 
-    def __call__(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
+    def __call__(self, images: Arrays) -> NDArray[np.float32]:
         return self.outputs(images)[0]
 
-    def outputs(self, images: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+    def outputs(self, images: Arrays) -> list[NDArray[np.float32]]:
         """All outputs for a batch, whatever its size."""
-        size = self.batch or len(images)
-        parts = [self._run(images[start : start + size]) for start in range(0, len(images), size)]
+        arrays = dict(images) if isinstance(images, Mapping) else {self.input.name: images}
+        count = len(next(iter(arrays.values())))
+        size = self.batch or count
+        parts = [self._run(part_of(arrays, start, size, count)) for start in range(0, count, size)]
         return [np.concatenate(tensors) for tensors in zip(*parts, strict=True)]
 
-    def as_module(self) -> nn.Module:
-        """The same as a module of torch."""
-        return _Module(self)
+    def as_module(self, like: Any = None) -> nn.Module:
+        """The same as a module of torch: it returns the first output, or all of them in the nest of ``like``."""
+        return _Module(self, like)
 
-    def _run(self, images: NDArray[np.float32]) -> Sequence[NDArray[np.float32]]:
+    def _run(self, arrays: Mapping[str, NDArray[Any]]) -> Sequence[NDArray[np.float32]]:
         try:
-            return self.session.run(None, {self.input.name: images})  # type: ignore[no-any-return]
+            return self.session.run(None, arrays)  # type: ignore[no-any-return]
         except Exception as error:
             raise HwbmpqError(f"ONNX Runtime failed: {str(error).splitlines()[0]}") from error
 
@@ -90,21 +97,45 @@ def _read(path: Path) -> bytes:
         raise HwbmpqError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
+def part_of(arrays: Mapping[str, NDArray[Any]], start: int, size: int, count: int) -> dict[str, NDArray[Any]]:
+    """Some of the ``count`` samples; arrays of another length belong to all of them."""
+    return {name: a[start : start + size] if a.ndim and len(a) == count else a for name, a in arrays.items()}
+
+
 class _Module(nn.Module):
-    def __init__(self, network: OnnxNetwork) -> None:
+    def __init__(self, network: OnnxNetwork, like: Any) -> None:
         super().__init__()
-        self._network = network
+        self._network, self._like = network, like
 
-    def forward(self, images: Tensor) -> Tensor:
-        return torch.from_numpy(self._network(as_input(images)))
-
-
-def as_input(images: Tensor) -> NDArray[np.float32]:
-    """A batch as ONNX Runtime takes it."""
-    return np.ascontiguousarray(images.detach().float().cpu().numpy())
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        given = as_input(ModelInputs(args=args, kwargs=kwargs), self._network.input_names)
+        found = map(torch.from_numpy, self._network.outputs(given))
+        return next(found) if self._like is None else map_tensors(self._like, lambda _: next(found))
 
 
-def output_ranges(model: bytes, batches: Iterable[NDArray[np.float32]]) -> dict[str, tuple[float, float]]:
+def as_input(inputs: Inputs, names: Sequence[str] = ()) -> Arrays:
+    """A batch as ONNX Runtime takes it: an array, or several by the ``names`` of a graph's inputs."""
+    given = ModelInputs.of(inputs)
+    if len(given.tensors) == 1:
+        return _array(given.tensors[0])
+    named = dict(pair for name, value in given.kwargs.items() for pair in named_tensors(name, value))
+    free = [name for name in names if name not in named]
+    positional = list(tensors(given.args))
+    if not named.keys() <= set(names) or len(free) != len(positional):
+        raise HwbmpqError(
+            f"{len(positional)} inputs{''.join(f' and {name}' for name in named)} do not fit a graph that takes "
+            f"{', '.join(names) or 'nothing'}"
+        )
+    named |= dict(zip(free, positional, strict=True))
+    return {name: _array(named[name]) for name in names}
+
+
+def _array(tensor: Tensor) -> NDArray[Any]:
+    values = tensor.detach().cpu()
+    return np.ascontiguousarray((values.float() if values.is_floating_point() else values).numpy())
+
+
+def output_ranges(model: bytes, batches: Iterable[Arrays]) -> dict[str, tuple[float, float]]:
     """The least and the largest value of every output over some batches."""
     # Optimized, ONNX Runtime 1.31 may lose an output that is also read inside the graph.
     network = OnnxNetwork(model, optimizes=False)

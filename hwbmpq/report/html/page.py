@@ -99,9 +99,10 @@ def _card(headline: Headline) -> dict[str, Any]:
     notes = []
     if headline.budget is not None:
         notes.append(f"budget {headline.text(headline.budget)}")
-    if headline.reference is not None and headline.unit == "%":
+    if headline.reference is not None and headline.is_metric:
         difference = headline.value - headline.reference
-        notes.append(f"float {headline.text(headline.reference)} ({difference:+.2f})")
+        shown = f"{difference:+.2f}" if headline.unit else f"{difference:+.4g}"
+        notes.append(f"float {headline.text(headline.reference)} ({shown})")
     elif headline.reference is not None and headline.value:
         times = headline.reference / headline.value
         notes.append(f"float {headline.text(headline.reference)}, {times:.1f} times as much")

@@ -10,7 +10,7 @@ from operator import itemgetter
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hwbmpq.report import LayerReport, Plan, RunReport, TradeOff
+from hwbmpq.report import Epoch, LayerReport, Plan, RunReport, TradeOff
 from hwbmpq.report.html.plot_style import (
     DISTINCT,
     INK,
@@ -64,7 +64,7 @@ def sensitivity_plot(report: RunReport) -> Plot | None:
 
 
 def learning_plot(reports: Sequence[RunReport]) -> Plot | None:
-    """Loss and accuracy by epoch, of one run or several."""
+    """Loss and metric by epoch, of one run or several."""
     trained = [report for report in reports if len(report.epochs) > 1]
     if not trained:
         return None
@@ -76,25 +76,36 @@ def learning_plot(reports: Sequence[RunReport]) -> Plot | None:
             epochs = [epoch.epoch for epoch in report.epochs]
             for axes, style, what, values in (
                 (left, "-", "training", [epoch.loss for epoch in report.epochs]),
-                (left, "--", "test", [epoch.test_loss for epoch in report.epochs]),
+                (left, "--", report.epochs[-1].part, [epoch.compared_loss for epoch in report.epochs]),
                 (right, "-", "training", [_percent(epoch.train_accuracy) for epoch in report.epochs]),
-                (right, "--", "test", [_percent(epoch.test_accuracy) for epoch in report.epochs]),
+                (right, "--", report.epochs[-1].part, [_shown(epoch) for epoch in report.epochs]),
             ):
+                if all(value is None or math.isnan(value) for value in values):
+                    continue  # no right and wrong: there is no accuracy of training
                 axes.plot(epochs, values, style, color=colour_of(place), label=f"{name}{what}")
-        for axes, label in ((left, "loss"), (right, "accuracy (%)")):
+        for axes, label in ((left, "loss"), (right, ", ".join(dict.fromkeys(map(_axis, trained))))):
             count_epochs(axes)
             axes.set_ylabel(label)
             axes.legend(fontsize=8)
 
     results = [
-        f"{f'{report.name}, after' if len(reports) > 1 else 'After'} epoch {last.epoch}: {last.test_accuracy:.2%} of the test "
-        f"images right, loss {last.test_loss:.3f}."
+        f"{f'{report.name}, after' if len(reports) > 1 else 'After'} epoch {last.epoch}: {last.part} "
+        f"{last.metric.name} {last.metric.text(last.value)}, loss {last.compared_loss:.3f}."
         for report in trained
         for last in report.epochs[-1:]
     ]
     untrained = [report.name for report in reports if report not in trained]
     missing = f" No curve: {', '.join(untrained)}." if untrained else ""
     return Plot.drawn("learning", 3.8, paint, title="Learning curves", caption=" ".join(results) + missing)
+
+
+def _axis(report: RunReport) -> str:
+    metric = report.epochs[-1].metric
+    return f"{metric.name} (%)" if metric.is_share else metric.name
+
+
+def _shown(epoch: Epoch) -> float:
+    return _percent(epoch.value) if epoch.metric.is_share else epoch.value
 
 
 def _percent(share: float | None) -> float:

@@ -12,24 +12,22 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.inputs import ModelInputs, first_tensor
 from hwbmpq.quant import InputQuantizer
 from hwbmpq.quant.layers import QuantizedLayer, eval_mode
 
-Batches = Iterable[Tensor | Sequence[Tensor]]
-"""Images, or tuples that start with images: labels are ignored."""
+Batches = Iterable[Tensor | ModelInputs | Sequence[Any]]
+"""Images, other inputs as ``ModelInputs``, or tuples that start with inputs: targets are ignored."""
 
 
-def images_of(model: nn.Module, batches: Batches) -> list[Tensor]:
-    """The images of all batches, as the model takes them."""
-    like = next((p for p in model.parameters() if p.is_floating_point()), None)
+def inputs_of(model: nn.Module, batches: Batches) -> list[ModelInputs]:
+    """The inputs of all batches, as the model takes them."""
     found = []
     for number, batch in enumerate(batches):
-        images = batch if isinstance(batch, Tensor) else batch[0]
-        if not isinstance(images, Tensor):
+        given = batch if isinstance(batch, (Tensor, ModelInputs)) else batch[0]
+        if not isinstance(given, ModelInputs) and first_tensor(given) is None:
             raise HwbmpqError(f"batch {number} does not hold a tensor of images")
-        if like is not None:
-            images = images.to(like.device, like.dtype if images.is_floating_point() else images.dtype)
-        found.append(images)
+        found.append(ModelInputs.of(given).for_model(model))
     if not found:
         raise HwbmpqError("there are no images to calibrate on", hint="give at least one batch")
     return found
@@ -42,7 +40,7 @@ def calibrate_inputs(model: nn.Module, batches: Batches) -> None:
     α is the mean over the first 8 batches, as in training; the range at 16 bits is that of all. Nothing else
     learns: norms keep their statistics, modules their modes.
     """
-    images = images_of(model, batches)
+    inputs = inputs_of(model, batches)
     with eval_mode(model):
         for module in model.modules():
             if isinstance(module, InputQuantizer):
@@ -50,8 +48,8 @@ def calibrate_inputs(model: nn.Module, batches: Batches) -> None:
                 module.alpha.fill_(1.0)  # as at the start: a large α would leave rounding errors
                 module.observed.zero_()
                 module.train()
-        for batch in images:
-            model(batch)
+        for batch in inputs:
+            batch.call(model)
 
 
 _PRODUCTS = frozenset({F.linear, F.conv1d, F.conv2d, F.conv3d})

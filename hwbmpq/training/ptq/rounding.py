@@ -8,10 +8,11 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from hwbmpq.inputs import ModelInputs
 from hwbmpq.quant import assign, quantized_layers
 from hwbmpq.quant.functional import TERNARY_BITS, largest_code
 from hwbmpq.quant.layers import QuantizedLayer, eval_mode, float_weights
-from hwbmpq.training.ptq.calibration import Batches, CapturedInput, InputCapture, images_of
+from hwbmpq.training.ptq.calibration import Batches, CapturedInput, InputCapture, inputs_of
 from hwbmpq.values import FLOAT_BITS
 
 _CANDIDATES = 64
@@ -131,7 +132,7 @@ def round_weights(
     layers = _roundable(model)
     seen: list[QuantizedLayer] = []
     if batches is not None:
-        seen = _round_with_data(model, layers, images_of(model, batches), on_layer)
+        seen = _round_with_data(model, layers, inputs_of(model, batches), on_layer)
     for layer in layers:
         if layer not in seen and not layer.may_compute_weight:
             _round_to_nearest(layer)
@@ -140,7 +141,7 @@ def round_weights(
 def _round_with_data(
     model: nn.Module,
     layers: Iterable[QuantizedLayer],
-    images: Sequence[Tensor],
+    inputs: Sequence[ModelInputs],
     on_layer: Callable[[int, int], None] | None,
 ) -> list[QuantizedLayer]:
     """Round the layers that run on the images; returns them."""
@@ -148,13 +149,13 @@ def _round_with_data(
     assign(reference, {name: FLOAT_BITS for name, _ in quantized_layers(model)})
     twins = dict(quantized_layers(reference))
     with eval_mode(model):
-        calls = _calls_by_layer(model, layers, images[0][:1])
+        calls = _calls_by_layer(model, layers, inputs[0].part(slice(1)))
         # One layer per pass: with two at once, the second would not see the effect of rounding the first.
         widths = {layer: layer.weight_bits for layer in calls}
         with float_weights(calls):
             for done, (layer, count) in enumerate(calls.items()):
                 moments = _Moments(layer)
-                for batch in images:
+                for batch in inputs:
                     quantized = _columns(model, layer, batch, count)
                     exact = _columns(reference, twins[layer.layer_name], batch, count)
                     moments.add(quantized, exact)
@@ -194,18 +195,18 @@ class _Enough(Exception):  # noqa: N818 (not an error: the rest of the forward p
 
 
 def _calls_by_layer(
-    model: nn.Module, layers: Iterable[QuantizedLayer], images: Tensor
+    model: nn.Module, layers: Iterable[QuantizedLayer], inputs: ModelInputs
 ) -> dict[QuantizedLayer, int]:
     """How often each layer's weight is multiplied with in one pass, in order of the first time."""
     seen: list[QuantizedLayer] = []
     with InputCapture(layers, lambda product: seen.append(product.layer)):
-        model(images)
+        inputs.call(model)
     calls = Counter(seen)
     return {layer: n for layer, n in calls.items() if cast(Tensor, layer.weight)[0].numel() <= MOST_COLUMNS}
 
 
-def _columns(model: nn.Module, layer: QuantizedLayer, images: Tensor, count: int) -> Tensor:
-    """What ``layer`` multiplies with in its first ``count`` products when ``model`` sees the images."""
+def _columns(model: nn.Module, layer: QuantizedLayer, inputs: ModelInputs, count: int) -> Tensor:
+    """What ``layer`` multiplies with in its first ``count`` products when ``model`` sees the inputs."""
     found: list[Tensor] = []
 
     def keep(product: CapturedInput) -> None:
@@ -215,7 +216,7 @@ def _columns(model: nn.Module, layer: QuantizedLayer, images: Tensor, count: int
 
     try:
         with InputCapture([layer], keep):
-            model(images)
+            inputs.call(model)
     except _Enough:
         pass
     return torch.cat(found, dim=1)

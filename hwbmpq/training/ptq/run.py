@@ -2,18 +2,22 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from hwbmpq import distributed
 from hwbmpq.data.images import ImageData
+from hwbmpq.inputs import ModelInputs
 from hwbmpq.quant import as_float, quantized_layers
 from hwbmpq.quant.layers import float_weights
 from hwbmpq.search.allocator import BitAllocator
 from hwbmpq.sensitivity import measure_sensitivity
-from hwbmpq.training.evaluation import EVALUATION_BATCH, evaluate
+from hwbmpq.sensitivity.measure import LossFunction
+from hwbmpq.tasks import Task
+from hwbmpq.training.evaluation import EVALUATION_BATCH, evaluate, figures
 from hwbmpq.training.hooks import Progress, TrainingHook
-from hwbmpq.training.ptq.calibration import Batches, calibrate_inputs, images_of
+from hwbmpq.training.ptq.calibration import Batches, calibrate_inputs, inputs_of
 from hwbmpq.training.ptq.rounding import round_weights
 from hwbmpq.training.run_directory import RunDirectory
 from hwbmpq.training.settings import RunSettings
@@ -38,19 +42,19 @@ def post_training(
     float network layer by layer (``round_weights``, on the first ``rounding_images``). Statistics of norms stay: on a
     trained ResNet-20 the rounded weights already compensate for what re-estimating them would gain. Returns ``model``.
     """
-    images = images_of(model, batches)
+    images = inputs_of(model, batches)
     with float_weights(layer for _, layer in quantized_layers(model)):
         calibrate_inputs(model, images)
     round_weights(model, _first(images, rounding_images), on_layer=on_layer)
     return model
 
 
-def _first(batches: Iterable[Tensor], images: int) -> list[Tensor]:
-    found: list[Tensor] = []
+def _first(batches: Iterable[ModelInputs], images: int) -> list[ModelInputs]:
+    found: list[ModelInputs] = []
     for batch in batches:
         left = images - sum(map(len, found))
         if left > 0:
-            found.append(batch[:left])
+            found.append(batch.part(slice(left)))
     return found
 
 
@@ -59,6 +63,7 @@ def calibrate_only(
     allocator: BitAllocator,
     data: ImageData,
     settings: RunSettings,
+    task: Task,
     *,
     run: RunDirectory | None = None,
     hooks: Sequence[TrainingHook] = (),
@@ -66,18 +71,20 @@ def calibrate_only(
     """Change ``network`` in place, which ``allocator`` has prepared: give it widths and round its weights."""
     progress = Progress()
     with as_float(network):
-        progress.float_accuracy = evaluate(network, data.test.batches(EVALUATION_BATCH)).accuracy
+        progress.float_accuracy = evaluate(network, data.test.batches(EVALUATION_BATCH), task).value
     if allocator.method.decides != "never":
-        allocator.decide(_sensitivity(network, allocator, data, settings, hooks))
+        allocator.decide(_sensitivity(network, allocator, data, settings, hooks, task))
     if not allocator.method.in_float:
         batches = calibration_batches(
             data.train, settings.calibration_images, batch_size=_ROUNDING_BATCH, seed=settings.seed
         )
         post_training(
-            network, [images for images, _ in batches], on_layer=_reporter(hooks, "rounding weights")
+            network,
+            [ModelInputs.of(inputs) for inputs, _ in batches],
+            on_layer=_reporter(hooks, "rounding weights"),
         )
-    found = evaluate(network, data.test.batches(EVALUATION_BATCH))
-    progress.records.append(_record(allocator, found.accuracy, found.loss))
+    found = evaluate(network, data.test.batches(EVALUATION_BATCH), task)
+    progress.records.append(_record(allocator, figures(task.described, "test", found)))
     if run is not None and distributed.rank() == 0:
         run.save_checkpoint(
             {
@@ -104,6 +111,7 @@ def _sensitivity(
     data: ImageData,
     settings: RunSettings,
     hooks: Sequence[TrainingHook],
+    task: Task,
 ) -> Sensitivity:
     space, report = allocator.space, _reporter(hooks, "measuring sensitivity")
     total = max(1, settings.calibration_images // CALIBRATION_BATCH)
@@ -116,15 +124,20 @@ def _sensitivity(
         widths={name: [p.weight_bits for p in options] for name, options in space.choices.items()},
         on_batch=lambda done: report(done, total),
         seed=settings.seed,
+        loss=loss_of(task),
     )
 
 
-def _record(allocator: BitAllocator, accuracy: float, loss: float) -> dict[str, object]:
+def loss_of(task: Task) -> LossFunction | None:
+    """A task's loss for sensitivities; None for classification, which they know themselves, with its errors."""
+    return None if task.has_classes else task.loss
+
+
+def _record(allocator: BitAllocator, found: dict[str, Any]) -> dict[str, Any]:
     """The one line of history: epoch 0."""
     return {
         "epoch": 0,
-        "test_accuracy": accuracy,
-        "test_loss": loss,
+        **found,
         "bits": {name: str(precision) for name, precision in allocator.bits.items()},
         "decision": allocator.history[-1].to_dict() if allocator.history else None,
     }
