@@ -225,6 +225,7 @@ def _save_packed(
 def search_space_of(network: nn.Module, data: ImageData, settings: RunSettings) -> SearchSpace:
     """What the settings ask of an allocation for this network, still in float."""
     graph = describe(network, example_input(network, data.train), tie=settings.tie)
+    graph = graph.with_scales(per_channel=settings.per_channel)
     profile = load_profile(settings.target)
     return get_method(settings.method).search_space(graph, profile, settings)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hwbmpq.training import RunDirectory, RunSettings
 
 _GROUPS = {
-    "method": "method objective sensitivity quantizer per_channel",
+    "method": "method objective sensitivity quantizer",
     "data": "data data_root normalise mean std layout task train_images validation test_images calibration_images augment "
     "workers",
     "schedule": "epochs warmup_epochs interval_epochs decide_after max_steps",
@@ -160,7 +160,11 @@ def add_data_options(group: argparse._ActionsContainer, **options: Any) -> None:
 
 def add_allocation_options(parser: argparse.ArgumentParser, **options: Any) -> None:
     """The widths to choose among, and who chooses."""
-    add_settings(parser.add_argument_group("widths"), "bits activation_bits pin keep_float solver", **options)
+    add_settings(
+        parser.add_argument_group("widths"),
+        "bits activation_bits per_channel pin keep_float solver",
+        **options,
+    )
 
 
 def add_budget_option(parser: argparse._ActionsContainer) -> None:
@@ -231,7 +235,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add_settings(device, "target")
     add_budget_option(device)
     add_allocation_options(parser, default=None)
-    taken = {action.dest for action in parser._actions} | {"budgets"}
+    taken = {action.dest for action in parser._actions} | {"budgets", "memory_as_in"}
     grouped = {name for names in _GROUPS.values() for name in names.split()}
     others = (name for name in hwbmpq.training.RunSettings.model_fields if name not in taken | grouped)
     for title, names in {**_GROUPS, "optimization": " ".join(others)}.items():

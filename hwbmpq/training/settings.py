@@ -256,7 +256,9 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise HwbmpqError(f"{path}: cannot be read: {what}") from error
     except ProfileError as error:
         raise HwbmpqError(str(error), hint="write lines like `epochs: 30`") from None
-    return {"validation": 0, **found} if content.startswith(WRITTEN_BY.encode()) else found
+    before = {"validation": 0} if content.startswith(WRITTEN_BY.encode()) else {}
+    weights = {"memory_as_in": "0.1.0"} if content.startswith(f"{WRITTEN_BY} 0.1.0,".encode()) else {}
+    return {**before, **weights, **found}
 
 
 def settings_yaml(settings: RunSettings, header: str = "") -> str:
