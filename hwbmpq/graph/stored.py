@@ -10,9 +10,9 @@ from hwbmpq.quant.prepare import shared_inputs
 from hwbmpq.quant.quantizers import InputQuantizer
 from hwbmpq.quant.weights import QuantizedWeight, find_weight
 from hwbmpq.quant.weights import join as join
-from hwbmpq.values import Layer, StoredState
+from hwbmpq.values import CLIPPING, Layer, StoredState
 
-BIASES, NORMS, CLIPPING, OTHER = "biases", "norms", "clipping points", "other tensors in float"
+BIASES, NORMS, OTHER = "biases", "norms", "other tensors in float"
 CLIPPING_BITS = 64
 """An input quantizer stores its clipping point and the range that it saw."""
 

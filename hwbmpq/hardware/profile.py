@@ -165,7 +165,7 @@ def op_of(layer: Layer) -> str:
     return f"dw{layer.kind}" if layer.is_depthwise else layer.kind
 
 
-def _op_on(profile: HardwareProfile, layer: Layer) -> str:
+def op_on(profile: HardwareProfile, layer: Layer) -> str:
     """The operation whose widths a layer has; weights that no kernel of their own reads are stored as matrices are."""
     op = op_of(layer)
     return "linear" if layer.weight_only and not profile.pairs_for(op) else op
@@ -229,7 +229,7 @@ def weight_widths(profile: HardwareProfile, op: str = "*") -> tuple[int, ...]:
 
 def common_widths(layers: Iterable[Layer], profile: HardwareProfile) -> tuple[int, ...] | None:
     """The integer weight widths that all of a network's operations have; None if there is none."""
-    ops = {_op_on(profile, layer) for layer in layers if not layer.is_end} or {"*"}
+    ops = {op_on(profile, layer) for layer in layers if not layer.is_end} or {"*"}
     shared = set.intersection(*(set(weight_widths(profile, op)) for op in ops))
     return tuple(sorted(shared)) or None
 
@@ -336,7 +336,7 @@ def layer_candidates(
     by_op: dict[tuple[str, bool, bool], tuple[Precision, ...]] = {}
     found = {}
     for layer in layers:
-        key = (_op_on(profile, layer), layer.weight_only, layer.is_end)
+        key = (op_on(profile, layer), layer.weight_only, layer.is_end)
         if key not in by_op:
             try:
                 by_op[key] = _options(profile, key, bits, activation_bits)

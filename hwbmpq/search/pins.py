@@ -6,8 +6,8 @@ from fnmatch import fnmatchcase
 
 from hwbmpq.errors import HwbmpqError, UnknownNameError, UnsupportedPrecisionError
 from hwbmpq.graph import LayerGraph
-from hwbmpq.hardware import HardwareProfile, layer_candidates
-from hwbmpq.hardware.profile import WidthFinder, op_of
+from hwbmpq.hardware import HardwareProfile, candidates
+from hwbmpq.hardware.profile import WidthFinder, op_on
 from hwbmpq.values import FLOAT_BITS, Layer, Precision, is_width
 
 Pins = Mapping[str, int | str]
@@ -129,17 +129,18 @@ def parse_pin(pattern: str, width: int | str) -> int | Precision:
 def _precision(
     given: _Given, layer: Layer, profile: HardwareProfile, activation_bits: str | int
 ) -> Precision:
-    width = given.width
+    width, op = given.width, op_on(profile, layer)
     if width == _FLOAT:
         return _FLOAT
-    if layer.weight_only and isinstance(width, Precision):
-        width = width.weight_bits  # what it reads stays in float
     try:
+        if layer.weight_only:  # what it reads stays in float
+            bits = width.weight_bits if isinstance(width, Precision) else width
+            return replace(candidates(profile, [bits], op=op)[0], activation_bits=FLOAT_BITS)
         if isinstance(width, int):
-            inner = replace(layer, is_end=False)
-            found = layer_candidates([inner], profile, [width], activation_bits=activation_bits)
-            return found[layer.name][0]
-        WidthFinder(profile).execution(op_of(layer), width)
+            return candidates(profile, [width], activation_bits=activation_bits, op=op)[0]
+        WidthFinder(profile).execution(op, width)
     except UnsupportedPrecisionError as error:
-        raise UnsupportedPrecisionError(f"{given.by}: {error}", hint=error.hint) from None
+        raise UnsupportedPrecisionError(
+            f"{given.by}: layer {layer.name!r}: {error}", hint=error.hint
+        ) from None
     return width

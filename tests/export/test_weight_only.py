@@ -59,9 +59,8 @@ def test_weights_are_stored_once_at_their_bits(name: str, tmp_path: Path) -> Non
     prepare(model, graph, precision=4, first_last_precision=4)
     account = save_packed(model, tmp_path / "model.safetensors", example_input=inputs)
     lines = {line.label: line for line in account.lines}
-    weights = sum(layer.parameters for layer in graph)
-    assert lines["packed weights"].actual_bytes == sum(-(-layer.parameters * 4 // 8) for layer in graph)
-    assert weights * 4 // 8 <= lines["packed weights"].predicted_bytes <= weights * 4 // 8 + 1
+    packed = sum(-(-layer.parameters * 4 // 8) for layer in graph)
+    assert lines["packed weights"].actual_bytes == lines["packed weights"].predicted_bytes == packed
     rest = sum(entry.bits for entry in graph.stored) // 8
     stored = ("biases", "norms", "other tensors in float", "clipping points")
     assert sum(lines[label].actual_bytes or 0 for label in stored) == rest
