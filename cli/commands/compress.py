@@ -151,7 +151,7 @@ def _train(
     state = _saved_state(args, folder, settings, console)
     # A checkpoint has the weights: what the run began with is not looked for again.
     source = settings if state is None else settings.model_copy(update={"weights": None, "pretrained": False})
-    model, data = build(source, download=args.download)
+    model, data = build(source, download=args.download, state=state)
     data = hwbmpq.pipeline.with_validation(data, settings)
     # What the data and the network's own defaults made of it: other images must not change it afterwards.
     size = "x".join(map(str, model.input_size))

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -64,11 +65,15 @@ def load_model(
     )
 
 
-def load_network(settings: "RunSettings", data: "OpenData") -> "LoadedModel":
-    """The network of a run that starts, made for its data unless the settings say otherwise."""
+def load_network(
+    settings: "RunSettings", data: "OpenData", *, most_bytes: int | None = None
+) -> "LoadedModel":
+    """The network of a run, made for its data unless the settings say otherwise."""
     classes, size = settings.num_classes or data.classes, data.default_input_size
     try:
-        return load_model(settings, input_size=size, num_classes=classes, seed=settings.seed)
+        return load_model(
+            settings, input_size=size, num_classes=classes, seed=settings.seed, most_bytes=most_bytes
+        )
     except ModelLoadError as error:
         # A factory may or may not take a class count.
         if not settings.model.startswith("file:") or (
@@ -78,12 +83,18 @@ def load_network(settings: "RunSettings", data: "OpenData") -> "LoadedModel":
     return load_model(settings, seed=settings.seed)
 
 
-def build(settings: "RunSettings", *, download: bool = False) -> "tuple[LoadedModel, ImageData]":
-    """The network with as many outputs as the data has classes, and the images in its size."""
+def build(
+    settings: "RunSettings", *, download: bool = False, state: Mapping[str, Any] | None = None
+) -> "tuple[LoadedModel, ImageData]":
+    """The network with as many outputs as the data has classes, and the images in its size.
+
+    With the ``state`` of a checkpoint, a network that is larger than the checkpoint's weights is not built.
+    """
+    most_bytes = None if state is None else hwbmpq.training.bytes_to_build(state)
     # Zoos and factories print; stdout is for the result.
     with redirect_stdout(sys.stderr):
         opened = hwbmpq.data.open_data(settings.data, root=settings.data_root, download=download)
-        model = load_network(settings, opened)
+        model = load_network(settings, opened, most_bytes=most_bytes)
     with progress(f"reading {settings.data}") as advance:
         data = opened.sized(
             model.input_size,
@@ -130,7 +141,7 @@ def open_run(args: argparse.Namespace) -> OpenedRun:
     settings = folder.load_settings(trust=args.trust, given=given)
     state, problem = folder.load_checkpoint(best=args.best)
     hwbmpq.training.check_state(state)
-    model, data = build(settings, download=args.download)
+    model, data = build(settings, download=args.download, state=state)
     network = hwbmpq.pipeline.restore(model.network, data, settings, state)
     epoch = int(state.get("progress", state)["epoch"])  # best.pt has it at its top
     remarks = list(data.remarks)

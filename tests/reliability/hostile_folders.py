@@ -219,7 +219,7 @@ def checkpoint_without_progress(place: Place) -> list[str]:
 def checkpoint_of_another_structure_is_resumed(place: Place) -> list[str]:
     run = copy(place)
     state, _ = RunDirectory(run).load_checkpoint()
-    checkpoint(run, {**state, "allocator": {"history": 3}, "progress": {**state["progress"], "epoch": 1}})
+    checkpoint(run, {**state, "allocator": {**state["allocator"], "history": 3}})
     return ["compress", "--resume", "../sent/run"]
 
 
@@ -278,16 +278,6 @@ def unfinished_export_is_a_link(place: Place) -> list[str]:
     run = copy(place)
     (run / "model.safetensors.unfinished").symlink_to(place.outside / "victim")
     return ["export", "../sent/run", "--format", "packed"]
-
-
-@case()
-def resumed_run_has_links(place: Place) -> list[str]:
-    run = copy(place)
-    for name in ("history.jsonl", "checkpoint.pt", "report.html", "allocation.json", "facts.json"):
-        (run / f"{name}.unfinished").symlink_to(place.outside / "victim")
-    (run / "report.html").unlink()
-    (run / "report.html").symlink_to(place.outside / "new")
-    return ["compress", "--resume", "../sent/run"]
 
 
 # what a report reads
