@@ -83,6 +83,28 @@ def config_names_code_of_the_folder_itself(place: Place) -> list[str]:
     return ["export", "../sent/run"]
 
 
+@case("--trust")
+def config_names_code_for_its_data(place: Place) -> list[str]:
+    (place.sent / "evil.py").write_text(f"{place.evil_code}\ndef make(): pass\n")
+    set_config(copy(place), data=f"file:{place.sent}/evil.py:make")
+    return ["benchmark", "../sent/run"]
+
+
+@case("--trust")
+def config_names_code_for_its_task(place: Place) -> list[str]:
+    (place.sent / "evil.py").write_text(f"{place.evil_code}\nclass Task: pass\n")
+    set_config(copy(place), task=f"file:{place.sent}/evil.py:Task")
+    return ["compress", "--resume", "../sent/run"]
+
+
+@case("--trust")
+def settings_file_names_code(place: Place) -> list[str]:
+    (place.sent / "evil.py").write_text(f"{place.evil_code}\ndef make_net(): pass\n")
+    text = f"model: file:{place.sent}/evil.py:make_net\ntarget: mpic\n"
+    (place.sent / "settings.yaml").write_text(text)
+    return ["compress", "--config", "../sent/settings.yaml"]
+
+
 @case("config.yaml")
 def config_has_python_tags(place: Place) -> list[str]:
     set_config(copy(place), device=f"!!python/object/apply:builtins.eval [{json.dumps(place.evil_code)}]")
