@@ -152,7 +152,9 @@ def _what_is_ahead(allocator: Any, activation_bits: str | int) -> list[str]:
     if allocator.method.in_float:
         return ["in float: nothing is quantized"]
     candidates = ", ".join(costs.label(width) for width in costs.widths)
-    ends = ", ".join(dict.fromkeys(str(costs.choices[name][0]) for name in costs.ends))
+    ends = ", ".join(
+        dict.fromkeys(str(costs.choices[layer.name][0]) for layer in space.graph if layer.is_end)
+    )
     lines = [f"candidates {candidates}; first and last layer {ends}"]
     if allocator.method.keeps_budget:
         limits = (f"{name} up to {amount(v, costs.table(name).unit)}" for name, v in space.limits.items())

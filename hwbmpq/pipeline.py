@@ -2,7 +2,8 @@
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from hwbmpq.deprecated import renamed_attribute
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import describe
 from hwbmpq.hardware import load_profile
+from hwbmpq.printable import cut
 from hwbmpq.quant import as_float, prepare
 from hwbmpq.report import Plan, RunFacts, build_report, find_trade_off, read_facts
 from hwbmpq.search.allocator import BitAllocator
@@ -63,6 +65,8 @@ class Compression:
     """Of the network as it stands at the end, on the test images, which nothing was chosen by."""
     metric: Metric = field(default_factory=Metric)
     """What the evaluation's value is."""
+    task: str = "classification"
+    """What the network was trained for, as the settings or the task itself call it."""
     compared_on: str = "test"
     """The images that epochs were compared on: ``validation``, or ``test`` if nothing was held out."""
     progress: Progress
@@ -106,6 +110,7 @@ def compress(
             "a run without training has nothing to continue",
             hint="leave state out to calibrate anew, or set epochs to train",
         )
+    title = settings.task if task is None else task.title
     task = get_task(task or settings.task, label_smoothing=settings.label_smoothing)
     data = with_validation(data, settings)
     _get_ready(network, data, settings, task)
@@ -129,6 +134,7 @@ def compress(
     remarks = float_remark(progress.float_accuracy, data, settings, task)
     result = Compression(
         evaluation=_last_evaluation(network, data, progress, task),
+        task=title,
         metric=task.described,
         compared_on=_compared_on(data),
         progress=progress,
@@ -219,6 +225,7 @@ def _save_packed(
 def search_space_of(network: nn.Module, data: ImageData, settings: RunSettings) -> SearchSpace:
     """What the settings ask of an allocation for this network, still in float."""
     graph = describe(network, example_input(network, data.train), tie=settings.tie)
+    graph = graph.with_scales(per_channel=settings.per_channel)
     profile = load_profile(settings.target)
     return get_method(settings.method).search_space(graph, profile, settings)
 
@@ -281,13 +288,26 @@ def _begin(
     trainer: Trainer, data: ImageData, state: Mapping[str, Any] | None, hooks: Sequence[TrainingHook]
 ) -> None:
     if state is not None:
-        trainer.load_state_dict(state)
+        with _fitting(trainer.settings.model):
+            trainer.load_state_dict(state)
     elif trainer.settings.weights or trainer.settings.pretrained:
         # To compare the result with, on the same images; nothing is chosen by it.
         with as_float(trainer.model):
             found = evaluate(trainer.model, data.test.batches(EVALUATION_BATCH), trainer.task)
         trainer.progress.float_accuracy = found.value
         tell(hooks, float_remark(found.value, data, trainer.settings, trainer.task))
+
+
+@contextmanager
+def _fitting(model: str) -> Iterator[None]:
+    """A checkpoint that is not of this network, or not as we write it, is one error."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError) as error:
+        what = next(iter(str(error).splitlines()), type(error).__name__)
+        raise HwbmpqError(
+            f"the checkpoint does not fit {model}: {cut(what)}", hint="was the run's config.yaml changed?"
+        ) from error
 
 
 def restore(
@@ -297,13 +317,8 @@ def restore(
     check_outputs(network, data, settings.task, at_least=True)
     graph = describe(network, example_input(network, data.test), tie=settings.tie)
     prepare(network, graph, per_channel=settings.per_channel, quantizer=settings.quantizer)
-    try:
+    with _fitting(settings.model):
         network.load_state_dict(state["model"])
-    except (KeyError, RuntimeError) as error:
-        raise HwbmpqError(
-            f"the checkpoint does not fit {settings.model}: {str(error).splitlines()[0]}",
-            hint="was the run's config.yaml changed?",
-        ) from error
     return place(network, find_device(settings.device), data).eval()
 
 
@@ -331,7 +346,7 @@ def summary(result: Compression, settings: RunSettings) -> dict[str, Any]:
         "data": settings.data,
         "method": settings.method,
         "epochs": settings.epochs,
-        "task": settings.task,
+        "task": result.task,
         **figures(metric, "test", result.evaluation),
         "test_images": result.evaluation.images,
         f"float_{metric.key}": progress.float_accuracy,

@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import nn
 from hwbmpq.data.torchvision_import import import_timm, import_torchvision
 from hwbmpq.data.user_file import function_of
 from hwbmpq.errors import HwbmpqError, ModelLoadError, UnknownNameError
+from hwbmpq.models.bounded import BoundedMemory
 from hwbmpq.models.exported import load_exported
 from hwbmpq.models.weights import load_weights
 from hwbmpq.models.zoo import NETWORKS
@@ -61,6 +63,7 @@ def load_model(
     weights: str | Path | None = None,
     device: str = "cpu",
     seed: int | None = None,
+    most_bytes: int | None = None,
 ) -> LoadedModel:
     """Build the network that ``spec`` names.
 
@@ -68,6 +71,8 @@ def load_model(
     ``default_input_size`` if it does not say one.
     ``pretrained`` lets timm and torchvision fetch their weights; ``weights`` is a local file.
     ``device="meta"`` builds shapes without memory. ``seed`` makes random weights the same every time.
+    ``most_bytes`` bounds the tensors of a network that is named by somebody else; code of one's own (``file:``) is not
+    bound.
     """
     kind, _, name = spec.partition(":")
     if kind not in _SOURCES or not name:
@@ -76,7 +81,8 @@ def load_model(
         raise ModelLoadError(f"a network cannot have {num_classes} classes", hint="give at least 1")
     if device == "meta" and (pretrained or weights):
         raise ModelLoadError("weights cannot be loaded on the meta device")
-    with torch.device(device), torch.random.fork_rng(devices=[], enabled=seed is not None):
+    bound = nullcontext() if most_bytes is None or kind == "file" else BoundedMemory(most_bytes)
+    with torch.device(device), torch.random.fork_rng(devices=[], enabled=seed is not None), bound:
         if seed is not None:
             torch.manual_seed(seed)
         network, own_size = _SOURCES[kind](

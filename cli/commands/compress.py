@@ -207,6 +207,7 @@ def _saved_state(
             "trains the same network",
         )
     state, problem = folder.load_checkpoint()
+    hwbmpq.training.check_state(state)
     if problem:
         print_remarks(console, [f"{problem}: the state before is used"])
     progress = state["progress"]

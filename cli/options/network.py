@@ -44,7 +44,8 @@ def describe_model(
                 example = model.example_input()
                 if data is not None:
                     example = example.to(data.input_dtype(given_on_command_line(args).get("normalise")))
-                return model, hwbmpq.describe(model.network, example, tie=args.tie)
+                graph = hwbmpq.describe(model.network, example, tie=args.tie)
+                return model, graph.with_scales(per_channel=getattr(args, "per_channel", False))
             except (ModelLoadError, TraceError):
                 if device == "cpu":
                     raise  # else: the network looks at values while it is built or runs
@@ -149,6 +150,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, "test_images")
     text = "the run's network, where its code is another file now, or to run that code without --trust"
     add_settings(parser, "model", default=None, help=text)
+    text = "the run's task, where its code is another file now, or to run that code without --trust"
+    add_settings(parser, "task", default=None, help=text)
     add_trust_option(parser)
     parser.add_argument("--best", action="store_true", help="the best epoch's network instead of the last's")
     add_output_options(parser)
@@ -178,6 +181,7 @@ def open_run(args: argparse.Namespace) -> OpenedRun:
     settings = folder.load_settings(trust=args.trust, given=given)
     is_old = folder.load_settings(trust=True).normalise is None
     state, problem = folder.load_checkpoint(best=args.best)
+    hwbmpq.training.check_state(state)
     model, data = build(settings, download=args.download, is_from_0_1_0=is_old)
     network = hwbmpq.pipeline.restore(model.network, data, settings, state)
     epoch = int(state.get("progress", state)["epoch"])  # best.pt has it at its top

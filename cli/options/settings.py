@@ -12,12 +12,13 @@ from hwbmpq.cli.options.parser import Within
 from hwbmpq.errors import HwbmpqError, UnknownNameError
 from hwbmpq.normalisation import given_normalisation
 from hwbmpq.registry import DATA_SOURCES, TASKS
+from hwbmpq.training import trust
 
 if TYPE_CHECKING:
     from hwbmpq.training import RunDirectory, RunSettings
 
 _GROUPS = {
-    "method": "method objective sensitivity quantizer per_channel",
+    "method": "method objective sensitivity quantizer",
     "data": "data data_root normalise mean std layout task train_images validation test_images calibration_images augment "
     "workers",
     "schedule": "epochs warmup_epochs interval_epochs decide_after max_steps",
@@ -81,8 +82,8 @@ def _argument(name: str, annotation: Any) -> dict[str, Any]:
         names = RegistryNames(registries[name], ("auto",) if name == "solver" else ())
         return {"type": names, "choices": names, "metavar": "SPEC" if name == "data" else "NAME"}
     if name == "task":
-        names = RegistryNames(TASKS, ("file",))
-        return {"type": names, "choices": names, "metavar": "NAME"}
+        tasks = RegistryNames(TASKS, ("file",))
+        return {"type": tasks, "choices": tasks, "metavar": "NAME"}
     if name == "bits":
         return {"type": parse_bits, "metavar": "2,4,8"}
     if name == "pin":
@@ -97,8 +98,8 @@ def _argument(name: str, annotation: Any) -> dict[str, Any]:
     if kind is bool:
         return {"action": argparse.BooleanOptionalAction}
     if get_origin(kind) is Literal:
-        names = [str(choice) for choice in get_args(kind)]
-        return {"choices": names, **({"metavar": "NAME"} if len(",".join(names)) > _LONG_CHOICES else {})}
+        words = tuple(str(choice) for choice in get_args(kind))
+        return {"choices": words, **({"metavar": "NAME"} if len(",".join(words)) > _LONG_CHOICES else {})}
     if get_origin(kind) is tuple:
         kind = several(get_args(kind)[0], _VALUES[name])
     return {"type": _within(name, kind), "metavar": _VALUES.get(name, _VALUES.get(kind))}
@@ -159,7 +160,11 @@ def add_data_options(group: argparse._ActionsContainer, **options: Any) -> None:
 
 def add_allocation_options(parser: argparse.ArgumentParser, **options: Any) -> None:
     """The widths to choose among, and who chooses."""
-    add_settings(parser.add_argument_group("widths"), "bits activation_bits pin keep_float solver", **options)
+    add_settings(
+        parser.add_argument_group("widths"),
+        "bits activation_bits per_channel pin keep_float solver",
+        **options,
+    )
 
 
 def add_budget_option(parser: argparse._ActionsContainer) -> None:
@@ -230,7 +235,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add_settings(device, "target")
     add_budget_option(device)
     add_allocation_options(parser, default=None)
-    taken = {action.dest for action in parser._actions} | {"budgets"}
+    taken = {action.dest for action in parser._actions} | {"budgets", "memory_as_in"}
     grouped = {name for names in _GROUPS.values() for name in names.split()}
     others = (name for name in hwbmpq.training.RunSettings.model_fields if name not in taken | grouped)
     for title, names in {**_GROUPS, "optimization": " ".join(others)}.items():
@@ -260,7 +265,7 @@ def settings_from(args: argparse.Namespace) -> "RunSettings":
     if given.keys() & {"epochs", "data", "decide_after", "max_steps"}:
         stale += _FOLLOW_EPOCHS  # the file's warm-up belongs to other epochs
     named = {name for name in ("model", "data") if name in given}
-    if any(not training.trust.is_same_code(given[name], found.get(name)) for name in named):
+    if any(not trust.is_same_code(given[name], found.get(name)) for name in named):
         stale += _FOLLOW_DATA
     if "normalise" in given:
         stale += _NORMALISATION
@@ -274,7 +279,7 @@ def settings_from(args: argparse.Namespace) -> "RunSettings":
     settings = training.resolve_settings(_with_absolute_paths(found), recipe=args.recipe)
     if args.config is not None and not args.trust:
         others = {name: value for name, value in settings.model_dump().items() if name not in given}
-        training.trust.check_trust(others, Path(args.config))
+        trust.check_trust(others, Path(args.config))
     return settings
 
 
@@ -300,7 +305,7 @@ def resumed_settings(args: argparse.Namespace, run: "RunDirectory") -> "RunSetti
     training = hwbmpq.training
     given, own = given_settings(args), training.read_settings(run.path / training.run_directory.CONFIG)
     others = [name for name in ("config", "recipe") if getattr(args, name) is not None]
-    kept = {name for name in given if training.trust.is_same_code(given[name], own.get(name))}
+    kept = {name for name in given if trust.is_same_code(given[name], own.get(name))}
     fixed = sorted(set(given) - _MAY_CHANGE - kept) + others
     if fixed:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in fixed)

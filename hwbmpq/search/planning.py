@@ -24,7 +24,7 @@ from hwbmpq.quant.layers import eval_mode
 from hwbmpq.report import Alternative, CostReport, LayerFacts, LayerReport, Node, Plan, RunFacts
 from hwbmpq.search.space import Choices, SearchSpace
 from hwbmpq.sensitivity import measure_sensitivity
-from hwbmpq.values import FLOAT_BITS, Sensitivity
+from hwbmpq.values import Sensitivity
 
 _PACKAGES = ("torch", "timm", "pyomo", "highspy", "onnxruntime")
 
@@ -252,7 +252,7 @@ def _cost_report(space: SearchSpace, name: str, allocation: Allocation) -> CostR
         asked=space.asked.get(name, ""),
         smallest=smallest,
         largest=largest,
-        float_total=FLOAT_BITS * space.costs.weights if name == "memory" else None,
+        float_total=table.float_total,
         capacity=None if table.capacity is None else (table.capacity.level, table.capacity.bits),
     )
 

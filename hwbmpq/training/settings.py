@@ -256,11 +256,14 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise HwbmpqError(f"{path}: cannot be read: {what}") from error
     except ProfileError as error:
         raise HwbmpqError(str(error), hint="write lines like `epochs: 30`") from None
-    return {"validation": 0, **found} if content.startswith(WRITTEN_BY.encode()) else found
+    before = {"validation": 0} if content.startswith(WRITTEN_BY.encode()) else {}
+    weights = {"memory_as_in": "0.1.0"} if content.startswith(f"{WRITTEN_BY} 0.1.0,".encode()) else {}
+    return {**before, **weights, **found}
 
 
 def settings_yaml(settings: RunSettings, header: str = "") -> str:
     """The settings as a YAML document that ``read_settings`` reads back."""
     content = settings.model_dump(mode="json", exclude_none=True)
+    content.setdefault("validation", None)  # a file of a run without it is one of 0.1.0's
     content = {"model": content.pop("model"), **content}  # what people look for first
     return header + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
