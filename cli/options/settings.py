@@ -11,6 +11,7 @@ from hwbmpq.cli.options.common import RegistryNames, activation_bits, parse_bits
 from hwbmpq.cli.options.parser import Within
 from hwbmpq.errors import HwbmpqError, UnknownNameError
 from hwbmpq.registry import DATA_SOURCES, TASKS
+from hwbmpq.training.trust import check_trust, is_same_code
 
 if TYPE_CHECKING:
     from hwbmpq.training import RunDirectory, RunSettings
@@ -250,7 +251,7 @@ def settings_from(args: argparse.Namespace) -> "RunSettings":
     if given.keys() & {"epochs", "data", "decide_after", "max_steps"}:
         stale += _FOLLOW_EPOCHS  # the file's warm-up belongs to other epochs
     named = {name for name in ("model", "data") if name in given}
-    if any(not training.trust.is_same_code(given[name], found.get(name)) for name in named):
+    if any(not is_same_code(given[name], found.get(name)) for name in named):
         stale += _FOLLOW_DATA
     found = {name: value for name, value in found.items() if name not in stale} | given
     for name in ("model", "target"):
@@ -262,7 +263,7 @@ def settings_from(args: argparse.Namespace) -> "RunSettings":
     settings = training.resolve_settings(_with_absolute_paths(found), recipe=args.recipe)
     if args.config is not None and not args.trust:
         others = {name: value for name, value in settings.model_dump().items() if name not in given}
-        training.trust.check_trust(others, Path(args.config))
+        check_trust(others, Path(args.config))
     return settings
 
 
@@ -285,9 +286,9 @@ def _with_absolute_paths(settings: dict[str, Any]) -> dict[str, Any]:
 def resumed_settings(args: argparse.Namespace, run: "RunDirectory") -> "RunSettings":
     """The settings of a run that continues: its own, but for where it runs."""
     training = hwbmpq.training
-    given, own = given_settings(args), training.read_settings(run.path / training.run_directory.CONFIG)
+    given, own = given_settings(args), training.read_settings(run.path / hwbmpq.report.run_files.CONFIG)
     others = [name for name in ("config", "recipe") if getattr(args, name) is not None]
-    kept = {name for name in given if training.trust.is_same_code(given[name], own.get(name))}
+    kept = {name for name in given if is_same_code(given[name], own.get(name))}
     fixed = sorted(set(given) - _MAY_CHANGE - kept) + others
     if fixed:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in fixed)
