@@ -60,8 +60,8 @@ class NetworkCosts:
 
     def label(self, weight_bits: int) -> str:
         """``W4A8``: a weight width with the activation width that most layers have then."""
-        most = self.typical(weight_bits)
-        return str(most) if most.weight_bits == weight_bits else f"W{weight_bits}"
+        pairs = [p for p in uniform(self._free, weight_bits).values() if p.weight_bits == weight_bits]
+        return str(Counter(pairs).most_common(1)[0][0]) if pairs else f"W{weight_bits}"
 
     def table(self, cost: str) -> CostTable:
         """One cost; raises what was wrong if it cannot be had."""
@@ -97,7 +97,9 @@ class NetworkCosts:
         if budget.bits_per_weight is not None:
             return budget.bits_per_weight * self.weights
         assert budget.ratio is not None
-        return FLOAT_BITS * self.weights / budget.ratio
+        in_float = self.table(budget.cost).float_total
+        # A plug-in's own memory does not say what it is in float: the weights are its measure.
+        return (FLOAT_BITS * self.weights if in_float is None else in_float) / budget.ratio
 
     def peak(self, cost: str, weight_bits: int) -> CostRow:
         """The sum that decides then, for a cost that has several."""
@@ -107,7 +109,7 @@ class NetworkCosts:
         """Totals by cost and width."""
         return {
             "totals": {
-                name: {"unit": table.unit, **{f"W{w}": self.total(name, w) for w in self.widths}}
+                name: {"unit": table.unit, **{self.label(w): self.total(name, w) for w in self.widths}}
                 for name, table in self.tables.items()
             },
             "notes": {name: list(table.notes) for name, table in self.tables.items()},

@@ -128,8 +128,9 @@ def facts(data: ImageData, settings: RunSettings) -> dict[str, Any]:
         "target": settings.target,
         "data": data.name,
     }
-    if hasattr(data.test, "mean"):  # unknown for DataLoaders of one's own
+    if getattr(data.test, "mean", ()):  # unknown for DataLoaders of one's own, and nothing for token ids
         known["normalisation"] = {"mean": list(data.test.mean), "std": list(data.test.std)}
+    known["inputs"] = data.inputs.removeprefix("inputs: ").partition(";")[0]
     return known
 
 

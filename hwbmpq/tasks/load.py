@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hwbmpq.data.user_file import import_file
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.models.sources import import_file
 from hwbmpq.registry import TASKS
 from hwbmpq.tasks.base import Task
 
