@@ -43,7 +43,7 @@ from hwbmpq.training.setup import calibration_batches, example_input
 
 Writer: TypeAlias = "Callable[..., ExportResult]"
 """Called with (network, data, settings, path), ``on_image`` (told how many test images have been compared) and options."""
-_RUNTIME_FORMS: Mapping[str, Form] = {"none": "qdq", "int8": "int8", "int8-vnni": "int8"}
+_RUNTIME_FORMS: Mapping[str, Form] = {"none": "qdq", "older": "qdq8", "int8": "int8", "int8-vnni": "int8"}
 
 
 COMPARED_IMAGES = 256
@@ -176,6 +176,7 @@ def export_onnx(
             "form": graph.form,
             "bytes": len(graph.content),
             "opset": graph.opset,
+            "least_onnxruntime": graph.least_runtime,
             "folded_norms": graph.folded_norms,
             "integer_layers": list(graph.integer_layers),
             "added_roundings": graph.added_roundings,
