@@ -82,6 +82,9 @@ class TrainingProgress:
         self._bits = self._short(allocator.bits)
         self._epoch_started = time.monotonic()
 
+    def on_remark(self, remark: str) -> None:
+        print_remarks(self._console, [remark])
+
     def during_calibration(self, what: str, done: int, total: int) -> None:
         """A bar of its own for each thing that takes a while without training."""
         self._advance(what, min(done, total), total)

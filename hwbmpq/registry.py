@@ -202,7 +202,8 @@ COST_MODELS: Registry[type] = Registry(
     "hwbmpq.cost_models",
     _in(
         "hwbmpq.costs",
-        "memory=quantities flash=quantities ram=quantities latency=quantities energy=quantities weight_memory=quantities "
+        "memory=quantities flash=quantities ram=quantities latency=quantities energy=quantities "
+        "weight_memory=quantities stored_memory=stored "
         "activation_memory=activations layer_working_set=activations bops=analytic mac_energy=analytic "
         "energy_per_op=analytic power_time=analytic roofline=analytic throughput_table=analytic lookup_table=lookup "
         "ne16=accelerators gap8=accelerators bit_serial=accelerators bit_fusion=accelerators",
@@ -248,7 +249,7 @@ DATA_SOURCES: Registry[Any] = Registry(
     _in(
         "hwbmpq.data",
         "digits=bundled cifar10=torchvision_sets cifar100=torchvision_sets tinyimagenet=folder "
-        "fashion-mnist=torchvision_sets folder npz fake=bundled",
+        "fashion-mnist=torchvision_sets folder npz file=own_loaders fake=bundled",
     ),
     check=_has_method("open(request)"),
 )

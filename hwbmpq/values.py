@@ -171,6 +171,10 @@ class Unquantized:
     macs: int
 
 
+CLIPPING = "clipping points"
+"""What input quantizers store; a network in float has none."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredState:
     """Something that is stored beside the layers' weights, whatever their widths."""

@@ -15,6 +15,8 @@ import platform
 from dataclasses import asdict
 from typing import Any
 
+from rich.markup import escape
+
 import hwbmpq
 from hwbmpq.cli.options.common import add_count
 from hwbmpq.cli.options.network import OpenedRun, add_run_options, open_run
@@ -61,6 +63,7 @@ def run(args: argparse.Namespace) -> None:
         print_json(content)
         return
     console = OutputConsole()
+    console.print(escape(opened.data.inputs))
     print_remarks(console, opened.remarks)
     print_timings(console, timings, threads=args.threads)
     integers = timings.get(hwbmpq.export.deployment.INTEGER_FORM)

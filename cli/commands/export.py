@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> None:
         print_json(_export(args, form, opened).to_dict())
         return
     console = OutputConsole()
+    console.print(escape(opened.data.inputs))
     print_remarks(console, opened.remarks)
     _show(console, _export(args, form, opened))
 

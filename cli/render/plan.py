@@ -200,7 +200,7 @@ def _verdicts(plan: "Plan") -> list[str]:
     ]
     memory = plan.costs.get("memory")
     if memory is not None and memory.float_total:
-        lines.append(f"weights are {memory.float_total / memory.total:.1f} times smaller than in float")
+        lines.append(f"memory is {memory.float_total / memory.total:.1f} times smaller than in float")
     best = plan.best_uniform
     if len(plan.alternatives) < 2 or not plan.is_optimized:
         return lines

@@ -35,20 +35,27 @@ class _ActivationCost(CostOptions):
 
 @register("layer_working_set")
 class LayerWorkingSet(_ActivationCost):
-    """Bits of each layer's input and output together; the largest counts. Needs no schedule."""
+    """Bits of each layer's input and output together; the largest counts, of all calls. Needs no schedule."""
 
-    formula: ClassVar[str] = "max over layers of (inputs + outputs) * activation_bits"
+    formula: ClassVar[str] = "max over layers and their calls of (inputs + outputs) * activation_bits"
 
     def tabulate(self, layers: Layers, profile: HardwareProfile, precisions: Candidates) -> CostTable:
         layers = list(layers)
         widths = _stored_widths(layers, profile, precisions)
         rows = []
         for layer in layers:
-            elements = prod(layer.input_shape) + prod(layer.output_shape)
+            elements = _working_set(layer)
             costs = {precision: elements * bits for precision, bits in widths[layer.name].items()}
             rows.append(CostRow(label=layer.name, costs={layer.name: costs}))
         name = "layer_working_set"
-        return self._bounded(CostTable(name=name, model=name, unit=self.unit, rows=tuple(rows)), profile)
+        in_float = FLOAT_BITS * max(map(_working_set, layers), default=0)
+        table = CostTable(name=name, model=name, unit=self.unit, rows=tuple(rows), float_total=in_float)
+        return self._bounded(table, profile)
+
+
+def _working_set(layer: Layer) -> int:
+    """Elements of input and output of the layer's largest call."""
+    return max(prod(reads) + prod(makes) for reads, makes in layer.every_call)
 
 
 @register("activation_memory")
@@ -87,7 +94,15 @@ class ActivationMemory(_ActivationCost):
                 "widest candidate",
             )
         name = "activation_memory"
-        table = CostTable(name=name, model=name, unit=self.unit, rows=tuple(rows.values()), notes=notes)
+        in_float = FLOAT_BITS * max(sum(tensor.elements for tensor in alive) for alive in _alive(schedule))
+        table = CostTable(
+            name=name,
+            model=name,
+            unit=self.unit,
+            rows=tuple(rows.values()),
+            notes=notes,
+            float_total=in_float,
+        )
         return self._bounded(table, profile)
 
 

@@ -97,7 +97,9 @@ class NetworkCosts:
         if budget.bits_per_weight is not None:
             return budget.bits_per_weight * self.weights
         assert budget.ratio is not None
-        return FLOAT_BITS * self.weights / budget.ratio
+        in_float = self.table(budget.cost).float_total
+        # A plug-in's own memory does not say what it is in float: the weights are its measure.
+        return (FLOAT_BITS * self.weights if in_float is None else in_float) / budget.ratio
 
     def peak(self, cost: str, weight_bits: int) -> CostRow:
         """The sum that decides then, for a cost that has several."""

@@ -118,7 +118,7 @@ def save_model(network: nn.Module, data: ImageData, settings: RunSettings, path:
         "num_classes": settings.num_classes or (data.classes if has_classes else None),
         **facts(data, settings),
     }
-    return save_packed(network, path, example_input=example_input(network, data.test), origin=origin)
+    return save_packed(network, path, example_input=example_input(network, data.train), origin=origin)
 
 
 def facts(data: ImageData, settings: RunSettings) -> dict[str, Any]:
@@ -128,8 +128,9 @@ def facts(data: ImageData, settings: RunSettings) -> dict[str, Any]:
         "target": settings.target,
         "data": data.name,
     }
-    if hasattr(data.test, "mean"):  # unknown for DataLoaders of one's own
+    if getattr(data.test, "mean", ()):  # unknown for DataLoaders of one's own, and nothing for token ids
         known["normalisation"] = {"mean": list(data.test.mean), "std": list(data.test.std)}
+    known["inputs"] = data.inputs.removeprefix("inputs: ").partition(";")[0]
     return known
 
 
@@ -144,8 +145,12 @@ def export_onnx(
     accumulates_int32: bool = False,
     images: int = COMPARED_IMAGES,
     on_image: Callable[[int], None] | None = None,
+    task: Task | None = None,
 ) -> ExportResult:
-    """Write a network as ONNX once ONNX Runtime has loaded it and run it on test images beside the network."""
+    """Write a network as ONNX once ONNX Runtime has loaded it and run it on test images beside the network.
+
+    ``task`` is what it was trained for, if the settings do not name it.
+    """
     graph = onnx_graph(
         network,
         example_input(network, data.test),
@@ -157,7 +162,7 @@ def export_onnx(
     if form == "qonnx":
         images = min(images, _COMPARED_BY_QONNX)
     runtime = QonnxNetwork(graph.content) if form == "qonnx" else OnnxNetwork(graph.content)
-    has_classes = get_task(settings.task).has_classes
+    has_classes = get_task(task or settings.task).has_classes
     agreement = compare(network.eval(), runtime, _images(data, images, on_image), has_classes=has_classes)
     if not agreement.is_plausible:
         raise HwbmpqError(

@@ -9,9 +9,9 @@ from hwbmpq.graph.operations import WEIGHTED_MODULES
 from hwbmpq.quant.layers import FROZEN, QuantizedLayer, weight_entries
 from hwbmpq.quant.prepare import shared_inputs
 from hwbmpq.quant.quantizers import InputQuantizer
-from hwbmpq.values import Layer, StoredState
+from hwbmpq.values import CLIPPING, Layer, StoredState
 
-BIASES, NORMS, CLIPPING, OTHER = "biases", "norms", "clipping points", "other tensors in float"
+BIASES, NORMS, OTHER = "biases", "norms", "other tensors in float"
 CLIPPING_BITS = 64
 """An input quantizer stores its clipping point and the range that it saw."""
 

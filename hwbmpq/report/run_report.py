@@ -189,14 +189,14 @@ def _costs_now(facts: RunFacts, last: Mapping[str, Any]) -> list[Headline]:
     bits = {name: Precision.parse(text) for name, text in (decision.get("after") or last["bits"]).items()}
     if any(bits[name] not in options for name, options in facts.choices.items()):
         return []
-    weights = FLOAT_BITS * sum(layer.parameters for layer in facts.layers)
+    weights = FLOAT_BITS * sum(layer.parameters for layer in facts.layers)  # all that 0.1.0 counted
     return [
         Headline(
             name=name,
             value=table.total(bits),
             unit=table.unit,
             budget=facts.limits.get(name),
-            reference=weights if name == "memory" else None,
+            reference=weights if name == "memory" and table.float_total is None else table.float_total,
         )
         for name, table in facts.tables.items()
     ]

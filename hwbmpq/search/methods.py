@@ -13,6 +13,7 @@ from hwbmpq.allocate import (
     reversed_fill,
 )
 from hwbmpq.allocate.solve import solve_problem
+from hwbmpq.costs.earlier import counted_as_in
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import LayerGraph
 from hwbmpq.hardware import HardwareProfile, common_widths, uniform
@@ -44,6 +45,7 @@ class Method:
         self, graph: LayerGraph, profile: HardwareProfile, config: AllocationConfig
     ) -> SearchSpace:
         """What this method chooses from, for a network on a device."""
+        profile = counted_as_in(config.memory_as_in, profile)
         bits = config.bits
         if self.takes_all_widths and bits is None:
             bits = common_widths(graph, profile)

@@ -250,7 +250,8 @@ def _forward(network: nn.Module, inputs: ModelInputs, name: str) -> object:
 
 def _checked(batch: object, name: str, network: nn.Module, *, has_labels: bool) -> tuple[ModelInputs, Any]:
     """A batch as the network takes it: on its device, in its number format, labels as integers."""
-    given, targets = batch if isinstance(batch, (tuple, list)) and len(batch) == 2 else (None, None)
+    is_pair = isinstance(batch, (tuple, list)) and len(batch) == 2
+    given, targets = cast(tuple[Any, Any], batch if is_pair else (None, None))
     if first_tensor(given) is None or (has_labels and not isinstance(targets, Tensor)):
         raise HwbmpqError(f"{name} is not a pair of tensors (images, labels)")
     inputs = ModelInputs.of(given).for_model(network)

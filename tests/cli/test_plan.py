@@ -30,7 +30,7 @@ def test_report_shows_layers_costs_budgets_and_alternatives(plan: Callable[..., 
     text = plan("--budget", "memory=12x", "latency=13ms")
     assert "layer3.0.conv2" in text
     assert "runner-up" in text
-    assert "24.35 KiB" in text  # 74,800 weights × 32 bits / 12
+    assert "24.67 KiB" in text  # (74,800 weights × 4 bytes + 3,936 bytes of norms and biases) / 12
     assert "all W4A4, over budget" in text
     assert "proven by exact search" in text
     assert "float" in text
@@ -58,7 +58,7 @@ def test_brief_leaves_the_explanation_out(plan: Callable[..., str]) -> None:
 
 def test_pasting_the_corrected_budgets_works(plan: Callable[..., str]) -> None:
     error = plan("--budget", "memory=16KiB", "latency=13ms", "energy=1uJ", code=2)
-    assert "19.05 KiB" in error
+    assert "22.98 KiB" in error
     assert "conv1, linear" in " ".join(error.split())
     pasted = error.rpartition("--budget ")[2].split()
     assert [text.partition("=")[0] for text in pasted] == ["memory", "latency", "energy"]

@@ -22,7 +22,9 @@ def test_show_draws_bars_and_totals(run: Run) -> None:
     assert "████" in last
     assert last.split()[1] == "9.00"
     (total,) = [line for line in output.splitlines() if line.startswith(" all layers")]
-    assert total.split()[-2:] == ["19.05", "73.05"]
+    # Weights of 19.05 and 73.05 KiB; beside them 8 scales, 240 channels of 7 norms, 10 biases, 8 clipping points.
+    beside = (8 * 4 + 240 * 16 + 7 * 8 + 10 * 4 + 8 * 8) / 1024
+    assert total.split()[-2:] == [f"{19.047 + beside:.2f}", f"{73.047 + beside:.2f}"]
 
 
 def test_show_says_when_it_does_not_fit(run: Run) -> None:
@@ -90,7 +92,7 @@ def test_compare_leaves_out_a_device_that_lacks_the_widths(run: Run) -> None:
         "coral_edge_tpu: layer 'layer1.0.conv1' (conv2d): profile 'coral_edge_tpu' does not run"
         in " ".join(output.split())
     )
-    assert "37.05 KiB" in output
+    assert "40.98 KiB" in output  # weights of 37.05 KiB, and 3.94 beside them
 
 
 def test_products_of_activations_are_said_to_be_uncosted(run: Run) -> None:
@@ -172,7 +174,7 @@ def test_default_budgets_are_held_against_each_width(run: Run, tmp_path: Path) -
         "--cost",
         "bops",
     )
-    # 74,672 weights: 12x is 24.9 KB = 24.3 KiB, between 19.05 at 2 bits and 37.05 at 4
+    # 74,800 weights and 3,936 bytes of norms and biases: 12x is 24.67 KiB, between 22.98 at 2 bits and 40.98 at 4
     assert re.search(r"default budget 12x \(24.\d+ KiB\): not met at W4A4, W8A8", output)
     assert "default budget 20 ms (20.00 ms): not met at W8A8" in output
     assert re.search(r"default budget 30% \(.* Mbit-op\): not met at W8A8", output)

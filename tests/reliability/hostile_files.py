@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pickle
+import re
 import shutil
 import struct
 import zipfile
@@ -252,8 +253,8 @@ class _Dynamic(nn.Module):
         return self.conv(x).mean((2, 3))
 
 
-def program(place: Place, change: "dict[str, str]") -> list[str]:
-    """A program of torch.export in which some text is replaced."""
+def program(place: Place, expression: str = "") -> list[str]:
+    """A program of torch.export, in which the shapes are expressions of our own."""
     path = place.sent / "net.pt2"
     dynamic = {"x": {0: torch.export.Dim("batch")}}
     torch.export.save(
@@ -263,24 +264,23 @@ def program(place: Place, change: "dict[str, str]") -> list[str]:
     with zipfile.ZipFile(place.sent / "old.pt2") as old, zipfile.ZipFile(path, "w") as new:
         for entry in old.infolist():
             content = old.read(entry)
-            if entry.filename.endswith(".json"):
-                text = content.decode()
-                for before, after in change.items():
-                    text = text.replace(before, after)
-                content = text.encode()
+            if expression and entry.filename.endswith("model.json"):
+                new_text = f'"expr_str": {json.dumps(expression)}'
+                content = re.sub(
+                    r'"expr_str": "[^"]*"', lambda _, text=new_text: text, content.decode()
+                ).encode()
             new.writestr(entry.filename, content)
     return ["inspect", "--model", "file:../sent/net.pt2"]
 
 
 @case()
 def program_whose_shapes_run_code(place: Place) -> list[str]:
-    code = json.dumps(f"[{place.evil_code}] and 3")[1:-1]
-    return program(place, {'"expr_str": "s': f'"expr_str": "{code}', '"expr_str":"s': f'"expr_str":"{code}'})
+    return program(place, place.evil_code)
 
 
 @case("net.pt2")
 def program_with_pickled_objects(place: Place) -> list[str]:
-    words = program(place, {})
+    words = program(place)
     with zipfile.ZipFile(place.sent / "net.pt2", "a") as archive:
         archive.writestr("net/data/custom_obj_0", pickle.dumps(_Runs(place.evil_code)))
     return words
@@ -305,13 +305,13 @@ from hwbmpq.errors import HwbmpqError
 try:
     hwbmpq.load("../sent/huge.safetensors")
 except HwbmpqError as error:
+    print("error:", error)
     raise SystemExit(2)
 """
 
 
 def _seal(path: Path, header: "dict[str, object]", body: bytes) -> None:
     """A packed file with a header of our own and a checksum that fits."""
-    import re
     from hashlib import blake2b
 
     text = re.sub(

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from hostile import Place, case
 
-from hwbmpq.training.run_directory import FORMAT, RunDirectory
+from hwbmpq.training.checkpoint_file import _NO_COMMENT, FORMAT, _comment
+from hwbmpq.training.run_directory import RunDirectory
 
 DRAWING = "\x1b[2J\x1b]0;title\x07\x9b31m\u202egnp.exe\x7f"
 EVALUATE = ["evaluate", "../sent/run"]
@@ -45,8 +46,6 @@ def bomb(levels: int = 9, width: int = 9, first: str = "[x, x]") -> str:
 
 def checkpoint(run: Path, content: Any, name: str = "checkpoint.pt") -> None:
     """A checkpoint whose checksum is right, whatever is in it."""
-    from hwbmpq.training.run_directory import _NO_COMMENT, _comment
-
     for old in run.glob("checkpoint*.pt"):
         old.unlink()
     buffer = io.BytesIO()
@@ -382,7 +381,7 @@ def history_of_brackets(place: Place) -> list[str]:
 def history_of_a_million_lines(place: Place) -> list[str]:
     run = copy(place)
     line = (run / "history.jsonl").read_text().splitlines()[-1]
-    (run / "history.jsonl").write_text(f"{line}\n" * 80_000)
+    (run / "history.jsonl").write_text(f"{line}\n" * 200_000)
     return REPORT
 
 

@@ -84,6 +84,8 @@ class PackedLayer(_Strict):
             )
         if self.is_packed and self.weight_bits > 16:
             raise ValueError(f"layer {self.name!r}: weights of 32 bits are not packed")
+        if self.is_computed and not self.is_packed:
+            raise ValueError(f"layer {self.name!r}: a weight that is computed has to be packed")
         if self.channel_axis is not None and self.channel_axis >= len(self.shape):
             raise ValueError(f"layer {self.name!r}: there is no axis {self.channel_axis} for its channels")
         return self

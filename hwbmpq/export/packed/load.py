@@ -1,6 +1,7 @@
 """``hwbmpq.load``: from a packed file to a network that computes what the saved one did."""
 
 from collections.abc import Iterable, Mapping
+from math import prod
 from pathlib import Path
 
 import torch
@@ -8,12 +9,13 @@ from torch import Tensor, nn
 
 from hwbmpq.errors import HwbmpqError, ModelLoadError, UnknownNameError
 from hwbmpq.export.packed.container import DTYPE_NAMES, DTYPES, PackedFileError, short
-from hwbmpq.export.packed.file import Origin, PackedFile, PackedLayer, read_packed
+from hwbmpq.export.packed.file import PackedFile, PackedLayer, read_packed
 from hwbmpq.export.packed.save import FILE_NAME
 from hwbmpq.export.stored_weights import StoredWeight
 from hwbmpq.graph.operations import WEIGHTED_MODULES
 from hwbmpq.graph.stored import names_by_tensor, own_state, weight_names
 from hwbmpq.models import load_model
+from hwbmpq.models.bounded import bytes_to_build
 from hwbmpq.quant import assign, quantized_layers
 from hwbmpq.quant.layers import QuantizedLayer
 from hwbmpq.quant.prepare import SharedInput, quantize_layers
@@ -186,7 +188,7 @@ def _network_of(file: PackedFile) -> nn.Module:
         )
     try:
         _check_without_memory(spec, file)
-        return _build(spec, file.metadata.origin, "cpu")
+        return _build(spec, file, "cpu")
     except (ModelLoadError, UnknownNameError) as error:
         raise PackedFileError(f"{file.path}: origin: {error}", hint=error.hint) from error
 
@@ -194,19 +196,30 @@ def _network_of(file: PackedFile) -> nn.Module:
 def _check_without_memory(spec: str, file: PackedFile) -> None:
     """Compare shapes before there are tensors: a file that claims a billion classes must hold their weights."""
     origin = file.metadata.origin
-    sizes = {size for value in file.stored.values() for size in value.shape}
-    sizes |= {size for layer in file.metadata.layers for size in layer.shape}
+    sizes = {size for shape in _shapes(file) if prod(shape) for size in shape}
     if origin.num_classes is not None and origin.num_classes not in sizes:
         raise PackedFileError(f"{file.path}: origin: no tensor has {origin.num_classes} classes")
     try:
-        skeleton = _build(spec, origin, "meta")
+        skeleton = _build(spec, file, "meta")
     except ModelLoadError:
-        return  # some networks compute with their initial values; what was checked must suffice
+        return  # some networks compute with their initial values; what was checked, and the bound, must suffice
     check_fit(skeleton, file)
 
 
-def _build(spec: str, origin: Origin, device: str) -> nn.Module:
+def _shapes(file: PackedFile) -> list[tuple[int, ...]]:
+    """Of the weights that the file holds."""
+    stored = [tuple(value.shape) for value in file.stored.values()]
+    return stored + [layer.shape for layer in file.metadata.packed_once()]
+
+
+def _build(spec: str, file: PackedFile, device: str) -> nn.Module:
+    origin = file.metadata.origin
     # With a seed, torch's common generator goes on as if nothing had been built.
     return load_model(
-        spec, num_classes=origin.num_classes, input_size=origin.input_size, device=device, seed=0
+        spec,
+        num_classes=origin.num_classes,
+        input_size=origin.input_size,
+        device=device,
+        seed=0,
+        most_bytes=bytes_to_build(sum(map(prod, _shapes(file)))),
     ).network
