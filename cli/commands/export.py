@@ -72,7 +72,7 @@ def _export(args: argparse.Namespace, form: "ExportFormat", opened: OpenedRun) -
     given = {"runtime_compat": args.runtime_compat, "images": args.compare}
     options = {name: value for name, value in given.items() if name in form.options}
     with progress("comparing with the network", args.compare) as advance:
-        return form.write(
+        return form.export(
             opened.network,
             opened.data,
             opened.settings,
