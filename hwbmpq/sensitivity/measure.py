@@ -22,7 +22,7 @@ from hwbmpq.quant.layers import QuantizedLayer
 from hwbmpq.quant.quantizers import keep_weights
 from hwbmpq.quant.weights import QuantizedWeight
 from hwbmpq.registry import SENSITIVITIES
-from hwbmpq.sensitivity.registry import SensitivityMethod, methods
+from hwbmpq.sensitivity.registry import SensitivityMethod, checked_result, methods
 from hwbmpq.values import FLOAT_BITS, Layer, Precision, Sensitivity, is_width
 
 Batch = tuple[Any, Any]
@@ -122,7 +122,7 @@ def measure_sensitivity(
         loss=loss,
     )
     with torch.inference_mode(False), torch.enable_grad():  # whatever mode the caller is in
-        return chosen.measure(measurement)
+        return checked_result(method, chosen.measure(measurement), measurement.layers)
 
 
 def classification_loss(output: object, labels: Tensor, where: str) -> Tensor:

@@ -1,8 +1,9 @@
 """A quantized network as an ONNX file."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from math import ceil
 from pathlib import Path
@@ -41,6 +42,7 @@ from hwbmpq.export.onnx.lowering import (
     stored_width,
 )
 from hwbmpq.export.onnx.trace import PLACEHOLDER_DOMAIN, TRACED_OPSET, TracedGraph, input_names, trace_network
+from hwbmpq.export.onnx.versions import OLDEST, least_runtime
 from hwbmpq.export.packed.contents import SizeAccount, SizeLine
 from hwbmpq.export.runtime.onnxruntime import LARGEST_FILE, Arrays, as_input, output_ranges
 from hwbmpq.export.stored_weights import StoredWeight, stored_weights
@@ -48,10 +50,17 @@ from hwbmpq.inputs import Inputs
 from hwbmpq.io import atomic_write
 from hwbmpq.search.watch import warn_if_undecided
 
-Form = Literal["qdq", "int8", "qonnx"]
+Form = Literal["qdq", "qdq8", "int8", "qonnx"]
 _IR_VERSION = {TRACED_OPSET: 10, TWO_BIT_OPSET: 13}
-_STANDARDS = {
+_BYTE = 8
+_Lower = Callable[..., None]
+_STANDARDS: dict[str, tuple[_Lower, _Lower, _Lower]] = {
     "qdq": (qdq_weight, qdq_held_weight, qdq_activation),
+    "qdq8": (
+        partial(qdq_weight, narrowest=_BYTE),
+        partial(qdq_held_weight, narrowest=_BYTE),
+        partial(qdq_activation, narrowest=_BYTE),
+    ),
     "qonnx": (qonnx_weight, qonnx_held_weight, qonnx_activation),
 }
 _MOST_NAMES = 3
@@ -77,6 +86,8 @@ class OnnxGraph:
     widened: Mapping[int, int]
     """Weight widths that ONNX has no type for, and the next wider ones used instead."""
     account: SizeAccount
+    least_runtime: str = ""
+    """The first release of ONNX Runtime that loads it; empty if none does."""
 
     @property
     def block_linear_layers(self) -> tuple[str, ...]:
@@ -112,6 +123,13 @@ class OnnxGraph:
             found.append(
                 f"what {self.added_roundings} layers give is rounded to 8 bits, which the network keeps in float: answers differ"
             )
+        if self.least_runtime:
+            older = (
+                ""
+                if self.form != "qdq" or self.least_runtime == OLDEST
+                else f"; --runtime-compat older: from {OLDEST}"
+            )
+            found.append(f"ONNX Runtime loads it from version {self.least_runtime} on{older}")
         if not self.has_dynamic_batch:
             found.append("the graph takes one input at a time")
         return tuple(found)
@@ -132,7 +150,8 @@ def onnx_graph(
     ``example_input`` is a tensor, a tuple of arguments or a dict of keyword arguments; several inputs get the names that
     they have in ``forward``.
 
-    ``qdq`` is standard ONNX and computes what the network computes, to float rounding. ``int8`` is the form that ONNX
+    ``qdq`` is standard ONNX and computes what the network computes, to float rounding; ``qdq8`` is the same with no integer
+    narrower than a byte, for older runtimes. ``int8`` is the form that ONNX
     Runtime fuses into integer kernels; it needs ``calibration`` images (batches as the network takes them) for the ranges
     of tensors that those kernels round and the network does not; without, ``example_input`` serves. ``accumulates_int32`` makes 8-bit
     weights faster on processors that add products of bytes in 32 bits (Arm, x86 with VNNI), and wrong on others. ``qonnx`` has Quant
@@ -261,8 +280,11 @@ class _Lowering:
 
     def finished(self, form: Form) -> OnnxGraph:
         content = self.content()
+        narrowest = _BYTE if form == "qdq8" else 0
         weights: list[IntegerWeight] = [*self.products, *self.held]
-        odd = sorted({weight.bits for weight in weights if stored_width(weight.bits) != weight.bits})
+        odd = sorted(
+            {weight.bits for weight in weights if stored_width(weight.bits, narrowest) != weight.bits}
+        )
         integer, blocked = ({}, ()) if self.plan is None else (self.plan.integer, self.plan.matmul_nbits)
         return OnnxGraph(
             content=content,
@@ -274,7 +296,8 @@ class _Lowering:
             matmul_nbits_layers=_layers(blocked),
             unsigned_layers=_layers(product for product, weight in integer.items() if weight.zero),
             added_roundings=0 if self.plan is None else len(self.plan.rounded),
-            widened={bits: stored_width(bits) for bits in odd} if form == "qdq" else {},
+            widened={bits: stored_width(bits, narrowest) for bits in odd} if form.startswith("qdq") else {},
+            least_runtime="" if form == "qonnx" else least_runtime(self.graph),
             account=_account(self.graph, self.weights, len(content)),
         )
 
