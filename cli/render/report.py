@@ -158,7 +158,7 @@ def _size_line(size: "SizeAccount") -> str:
 def accuracy_lines(result: "Compression", settings: "RunSettings") -> list[str]:
     found, progress = result.evaluation, result.progress
     metric = result.metric
-    images = counted(found.images, "image")
+    images = counted(found.images, result.samples.removesuffix("s"))
     line = f"[bold]test {escape(metric.name)} {metric.text(found.value)}[/] on {images}"
     if progress.float_accuracy is not None:
         in_float, change = progress.float_accuracy, found.value - progress.float_accuracy
