@@ -299,3 +299,19 @@ def test_a_networks_own_input_size_stands_above_the_datas(run: Run) -> None:
     code, _, err = run("compress", *OWN, "file:nets.py:digits", "--epochs", "0", "--run-dir", "one")
     assert code == 0, err
     assert "digits at 1x8x8 on mpic" in err
+
+
+def test_a_plan_of_a_zoos_network_keeps_its_input_size(run: Run) -> None:
+    words = [
+        "--model",
+        "timm:mobilenetv3_small_050",
+        "--target",
+        "mpic",
+        "--images",
+        "2",
+        "--brief",
+        "--json",
+    ]
+    code, out, err = run("plan", *words)
+    assert code == 0, err
+    assert json.loads(out)["input_size"] == [3, 224, 224]
