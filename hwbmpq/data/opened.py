@@ -213,7 +213,7 @@ class OpenData:
         return [
             LabelledArrays(
                 name=self.name,
-                pixels=Resident(pixels=held.index_select(0, part.indices)),
+                pixels=Resident(pixels=held, indices=part.indices),
                 labels=part.labels,
                 classes=self.classes,
                 input_size=size,
