@@ -1,6 +1,5 @@
 """The costs of one network on one device, and a check of the profile's choice of cost models."""
 
-import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +8,7 @@ from typing import Any
 from hwbmpq.costs.budgets import Budget as Budget
 from hwbmpq.costs.budgets import BudgetError as BudgetError
 from hwbmpq.costs.budgets import parse_budget as parse_budget
+from hwbmpq.costs.check import checked_table
 from hwbmpq.costs.model import CostModelError, get_cost_model
 from hwbmpq.costs.quantities import chosen_model
 from hwbmpq.costs.table import CostRow, CostTable, Number
@@ -153,12 +153,7 @@ def tabulate(
     missing: dict[str, HwbmpqError] = {}
     for name in wanted:
         try:
-            table = get_cost_model(name).tabulate(layers, profile, choices)
-            values = (
-                value for row in table.rows for choice in row.costs.values() for value in choice.values()
-            )
-            if not all(0 <= value < math.inf for value in values):
-                raise CostModelError(f"cost model {name!r} gave a cost that is negative or not a number")
+            table = checked_table(name, get_cost_model(name).tabulate(layers, profile, choices), choices)
             tables[name] = replace(table, name=name)
         except UnknownNameError:
             raise
