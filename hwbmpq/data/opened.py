@@ -46,6 +46,11 @@ class OpenData:
         return self.parts.image_size
 
     @property
+    def are_images(self) -> bool:
+        """Whether they can be made to fit any input of (C, H, W)."""
+        return not self.parts.holds_arrays and not isinstance(self.parts.train, LoaderPart)
+
+    @property
     def common_size(self) -> tuple[int, ...] | None:
         """That of all images; None if each may have its own."""
         images = getattr(self.parts.train, "images", None)
@@ -211,7 +216,7 @@ class OpenData:
         return [
             LabelledArrays(
                 name=self.name,
-                pixels=Resident(pixels=held.index_select(0, part.indices)),
+                pixels=Resident(pixels=held, indices=part.indices),
                 labels=part.labels,
                 classes=self.classes,
                 input_size=size,
