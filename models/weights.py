@@ -9,9 +9,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from hwbmpq.models.archives import check_archive
 from hwbmpq.errors import WeightsError
 from hwbmpq.io import open_regular
+from hwbmpq.models.archives import check_archive
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
 _PREFIXES = ("module.", "_orig_mod.")  # of DataParallel and torch.compile

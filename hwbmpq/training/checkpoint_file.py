@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from hwbmpq.models.archives import check_archive
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.io import CHECKSUM_DIGITS, checksum, read_regular
+from hwbmpq.models.archives import check_archive
 
 FORMAT = "hwbmpq-checkpoint/1"
 _MOST_BYTES = 1 << 35

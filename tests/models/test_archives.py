@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from hwbmpq.models.archives import check_archive
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.models.archives import check_archive
 from hwbmpq.models.weights import load_weights
 from hwbmpq.training.checkpoint_file import CheckpointError, packed, with_archive_checksum
 from hwbmpq.training.run_directory import RunDirectory
