@@ -45,9 +45,13 @@ def half_way(spec: str) -> float:
     model = hwbmpq.models.load_model(spec, num_classes=10)
     graph = hwbmpq.describe(model.network, model.example_input())
     space = hwbmpq.pipeline.build_search_space(
-        graph, hwbmpq.load_profile("generic"), bits=(2, 4), activation_bits="same"
+        graph,
+        hwbmpq.load_profile("generic"),
+        {"weight_memory": "100%"},
+        bits=(2, 4),
+        activation_bits="same",
     )
-    return sum(space.costs.smallest_and_largest("memory")) / 2
+    return sum(space.costs.smallest_and_largest("weight_memory")) / 2
 
 
 def run(args: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
@@ -55,7 +59,7 @@ def run(args: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
         {
             "model": f"hwbmpq:{args.network}",
             "target": "generic",
-            "budgets": {"memory": half_way(f"hwbmpq:{args.network}")},
+            "budgets": {"weight_memory": half_way(f"hwbmpq:{args.network}")},
             "activation_bits": args.activation_bits,
             "data": args.data,
             "weights": args.weights,
@@ -81,7 +85,7 @@ def run(args: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
         "accuracy": result.evaluation.accuracy,
         "mean_bits": sum(layer.parameters * layer.precision.weight_bits for layer in inner)
         / max(1, sum(layer.parameters for layer in inner)),
-        "memory_bits": None if plan is None else plan.costs["memory"].total,
+        "memory_bits": None if plan is None else plan.costs["weight_memory"].total,
         "widths": [layer.precision.weight_bits for layer in inner],
         "decisions": [
             {"epoch": d.epoch, "moves": len(d.moves), "enbg": dict(d.sensitivities)} for d in result.decisions

@@ -37,7 +37,7 @@ TABLE_1 = (
 
 
 def ratio(row: BudgetRow, tie: str = "input") -> float:
-    """The compression ratio of one row, counted by the cost model ``memory``."""
+    """The compression ratio of one row, counted by the cost model ``weight_memory``, the paper's formula."""
     model = hwbmpq.models.load_model(
         f"hwbmpq:{row.network}",
         num_classes=CLASSES[row.dataset],
@@ -46,7 +46,7 @@ def ratio(row: BudgetRow, tie: str = "input") -> float:
     )
     graph = hwbmpq.describe(model.network, model.example_input(), tie=tie)
     allocation = widths_by_layer(graph, [int(width) for width in row.bits.split()])
-    table = hwbmpq.costs.get_cost_model("memory").tabulate(
+    table = hwbmpq.costs.get_cost_model("weight_memory").tabulate(
         graph, hwbmpq.load_profile("generic"), {name: [width] for name, width in allocation.items()}
     )
     return 32 * graph.weights / table.total(allocation)

@@ -77,7 +77,9 @@ def run(name: str, seed: int, data: str) -> dict[str, Any]:
         "widths": None if plan is None else [layer.precision.weight_bits for layer in plan.layers],
         "ratio": None
         if plan is None
-        else 32 * sum(layer.parameters for layer in plan.layers) / plan.costs["memory"].total,
+        else 32
+        * sum(layer.parameters for layer in plan.layers)
+        / sum(layer.parameters * layer.precision.weight_bits for layer in plan.layers),
         "decisions": [
             {"epoch": d.epoch, "moves": len(d.moves), "enbg": dict(d.sensitivities)} for d in result.decisions
         ],

@@ -39,7 +39,7 @@ memory:
     holds: [weights]
     on_chip: true
 cost_models:
-  memory: {model: weight_memory}
+  memory: {model: stored_memory}
   latency: {model: roofline}
 budgets: # what holds unless one says otherwise
   memory: 28 KiB

@@ -9,7 +9,7 @@ from typing import ClassVar
 from hwbmpq.costs.model import CostOptions, FigureLog, register
 from hwbmpq.costs.table import Candidates, CostRow, CostTable, Layers, Number, candidates_of
 from hwbmpq.errors import UnsupportedLayerError
-from hwbmpq.hardware.profile import HardwareProfile, WidthFinder, op_of
+from hwbmpq.hardware.profile import HardwareProfile, WidthFinder
 from hwbmpq.values import FLOAT_BITS, Layer, Precision, Schedule, StoredTensor
 
 RESIDUAL_BITS = 16
@@ -35,20 +35,27 @@ class _ActivationCost(CostOptions):
 
 @register("layer_working_set")
 class LayerWorkingSet(_ActivationCost):
-    """Bits of each layer's input and output together; the largest counts. Needs no schedule."""
+    """Bits of each layer's input and output together; the largest counts, of all calls. Needs no schedule."""
 
-    formula: ClassVar[str] = "max over layers of (inputs + outputs) * activation_bits"
+    formula: ClassVar[str] = "max over layers and their calls of (inputs + outputs) * activation_bits"
 
     def tabulate(self, layers: Layers, profile: HardwareProfile, precisions: Candidates) -> CostTable:
         layers = list(layers)
         widths = _stored_widths(layers, profile, precisions)
         rows = []
         for layer in layers:
-            elements = prod(layer.input_shape) + prod(layer.output_shape)
+            elements = _working_set(layer)
             costs = {precision: elements * bits for precision, bits in widths[layer.name].items()}
             rows.append(CostRow(label=layer.name, costs={layer.name: costs}))
         name = "layer_working_set"
-        return self._bounded(CostTable(name=name, model=name, unit=self.unit, rows=tuple(rows)), profile)
+        in_float = FLOAT_BITS * max(map(_working_set, layers), default=0)
+        table = CostTable(name=name, model=name, unit=self.unit, rows=tuple(rows), float_total=in_float)
+        return self._bounded(table, profile)
+
+
+def _working_set(layer: Layer) -> int:
+    """Elements of input and output of the layer's largest call."""
+    return max(prod(reads) + prod(makes) for reads, makes in layer.every_call)
 
 
 @register("activation_memory")
@@ -56,7 +63,7 @@ class ActivationMemory(_ActivationCost):
     """Bits of all activations in memory at the worst step of the forward pass.
 
     A tensor that feeds an addition is stored at 16 bits, any other at the width of its widest reader, one that
-    leaves the network as 32-bit float. Several readers make several rows, one per combination; beyond 64 in a
+    leaves the network or is read by a product in float (a weight-only layer, attention) as 32-bit float. Several readers make several rows, one per combination; beyond 64 in a
     step, the smaller tensors count at their widest candidate. Needs the network's graph
     (``hwbmpq.describe``), not only its layers.
     """
@@ -87,7 +94,15 @@ class ActivationMemory(_ActivationCost):
                 "widest candidate",
             )
         name = "activation_memory"
-        table = CostTable(name=name, model=name, unit=self.unit, rows=tuple(rows.values()), notes=notes)
+        in_float = FLOAT_BITS * max(sum(tensor.elements for tensor in alive) for alive in _alive(schedule))
+        table = CostTable(
+            name=name,
+            model=name,
+            unit=self.unit,
+            rows=tuple(rows.values()),
+            notes=notes,
+            float_total=in_float,
+        )
         return self._bounded(table, profile)
 
 
@@ -95,7 +110,7 @@ def _stored_widths(layers: Iterable[Layer], profile: HardwareProfile, precisions
     finder = WidthFinder(profile)
     return {
         layer.name: {
-            precision: finder.execution(op_of(layer), precision).pair.activation.bits
+            precision: finder.execution_of(layer, precision).pair.activation.bits
             for precision in candidates_of(layer, precisions)
         }
         for layer in layers
@@ -121,7 +136,7 @@ def _step_rows(
     # Combinations go to the largest tensors, where counting at the widest would be furthest off.
     for tensor in sorted(alive, key=lambda tensor: -tensor.elements):
         deciders = _deciders(tensor.readers, widths)
-        if tensor.leaves or not (tensor.feeds_addition or deciders):
+        if tensor.leaves or tensor.read_in_float or not (tensor.feeds_addition or deciders):
             constant += tensor.elements * FLOAT_BITS
         elif tensor.feeds_addition:
             constant += tensor.elements * RESIDUAL_BITS

@@ -42,6 +42,8 @@ class BitOperations(LayerwiseCost):
 class _MemoryTraffic(LayerwiseCost):
     """Counts what moves between the compute units and the memories that store weights and activations."""
 
+    is_per_call: ClassVar[bool] = True
+
     weights_in: str | None = None
     """The memory that stores the weights (default: the last that holds them)."""
     activations_in: str | None = None

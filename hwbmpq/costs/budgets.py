@@ -49,7 +49,7 @@ class Budget:
     share: float | None = None
     """Of the cost with every layer at its widest."""
     ratio: float | None = None
-    """How many times smaller than in 32-bit float."""
+    """How many times smaller than in float."""
     bits_per_weight: float | None = None
     """On average, over all weights of the layers."""
 

@@ -1,6 +1,7 @@
 """A layer as the loops that hardware runs."""
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from math import prod
 
 from hwbmpq.costs.table import Number
@@ -35,6 +36,22 @@ class Window:
     @property
     def kernel_positions(self) -> int:
         return self.kernel_height * self.kernel_width
+
+
+def calls_of(layer: Layer) -> tuple[tuple[Layer, int], ...]:
+    """The layer as calls of one size each, and how often each size is called.
+
+    Formulas take several calls of one size as they are; only a layer that is called at several sizes is taken apart.
+    """
+    if not layer.call_shapes:
+        return ((layer, 1),)
+    sizes = Counter(layer.call_shapes)
+    single = [
+        (replace(layer, input_shape=reads, output_shape=makes, calls=1, call_shapes=()), count)
+        for (reads, makes), count in sizes.items()
+    ]
+    per_position = layer.macs // sum(positions(call) * count for call, count in single)
+    return tuple((replace(call, macs=per_position * positions(call)), count) for call, count in single)
 
 
 def positions(layer: Layer) -> int:
@@ -76,7 +93,7 @@ def repeats(layer: Layer) -> Number:
 
 
 def traffic_bits(layer: Layer, weight_bits: int, activation_bits: int) -> tuple[int, int]:
-    """Bits of weights and of activations (input and output) that move, over all calls."""
+    """Bits of weights and of activations (input and output) that move, over all calls, which are of one size."""
     activations = (prod(layer.input_shape) + prod(layer.output_shape)) * activation_bits
     return layer.weight_elements * weight_bits * layer.calls, activations * layer.calls
 

@@ -5,9 +5,17 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from hwbmpq.costs.between_layers import BetweenLayers
-from hwbmpq.costs.geometry import positions, repeats
+from hwbmpq.costs.geometry import calls_of, positions, repeats
 from hwbmpq.costs.interpolate import Interpolator, shape_of
-from hwbmpq.costs.model import MS_PER_SECOND, CostOptions, FigureLog, cost_layers, register, sourced_use
+from hwbmpq.costs.model import (
+    MS_PER_SECOND,
+    CostOptions,
+    FigureLog,
+    cost_layers,
+    over_calls,
+    register,
+    sourced_use,
+)
 from hwbmpq.costs.table import Candidates, CostTable, Layers, Number
 from hwbmpq.errors import UnsupportedLayerError
 from hwbmpq.hardware.lookup_table import KeyValue, LookupTable, TableEntry
@@ -62,9 +70,11 @@ class LookupTableCost(CostOptions):
         reader = _Reader(table, self.miss or ref.miss)
         between = BetweenLayers.of(table, layers, precisions)
 
+        measured = over_calls(lambda call, pair: reader.look_up(call, pair) * repeats(call))
+
         def cost(layer: Layer, pair: WidthPair) -> Number:
             more = between.boundary(layer, pair) if between else 0.0
-            return (reader.look_up(layer, pair) * repeats(layer) + more) * factor
+            return (measured(layer, pair) + more) * factor
 
         costs = cost_layers("lookup_table", unit, layers, profile, precisions, cost, reader.origin)
         notes = [*table.notes, *self._batch_note(table), *reader.notes]
@@ -153,8 +163,8 @@ class _Reader:
         return found.value
 
     def origin(self, layer: Layer, pair: WidthPair) -> str:
-        """Where that value comes from."""
-        return self._remembered(layer, pair).origin
+        """Where the values of its calls come from."""
+        return "; ".join(dict.fromkeys(self._remembered(call, pair).origin for call, _ in calls_of(layer)))
 
     def _remembered(self, layer: Layer, pair: WidthPair) -> _Found:
         shape = (layer.kind, layer.weight_shape, layer.input_shape, layer.output_shape, layer.stride)

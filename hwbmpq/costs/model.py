@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, cast, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from hwbmpq.costs.geometry import calls_of
 from hwbmpq.costs.table import (
     Candidates,
     Capacity,
@@ -19,7 +20,7 @@ from hwbmpq.costs.table import (
 )
 from hwbmpq.errors import CostModelError as CostModelError
 from hwbmpq.errors import MissingFigureError
-from hwbmpq.hardware.profile import HardwareProfile, WidthFinder, op_of
+from hwbmpq.hardware.profile import HardwareProfile, WidthFinder
 from hwbmpq.hardware.schema import FLOATS, Figure, MemoryLevel, RateRow, Sourced, WidthPair, quantity_of
 from hwbmpq.registry import COST_MODELS
 from hwbmpq.registry import Registration as Registration
@@ -191,6 +192,9 @@ class CostOptions(BaseModel):
 class LayerwiseCost(CostOptions):
     """A cost that adds up over layers. A subclass says what one layer costs at one pair of widths."""
 
+    is_per_call: ClassVar[bool] = False
+    """Whether a layer that is called at several sizes is costed call by call: true of time and energy, not of storage."""
+
     def per_layer(self, figures: FigureLog) -> LayerCost:
         """The cost of one layer as a function, with the figures that it needs already looked up."""
         raise NotImplementedError(type(self).__name__)
@@ -211,12 +215,22 @@ class LayerwiseCost(CostOptions):
         name = self.registered_name or type(self).__name__
         figures = FigureLog(profile, name)
         cost = self.per_layer(figures)
+        cost = over_calls(cost) if self.is_per_call else cost
         table = cost_layers(name, self.unit, layers, profile, precisions, cost, self.origin)
         capacity = self.capacity(figures)
         special = Counter(text for row in table.origins.values() for text in set(row.values()))
         counted = (f"{text} ({n} of {len(table.rows[0].costs)} layers)" for text, n in special.items())
         notes = (*self.notes(profile), *counted)
         return replace(table, figures=figures.used, notes=notes, capacity=capacity)
+
+
+def over_calls(cost: LayerCost) -> LayerCost:
+    """The cost of a layer from that of its calls, each at its own size; one that computes nothing costs nothing."""
+
+    def add(layer: Layer, pair: WidthPair) -> Number:
+        return sum(count * cost(call, pair) for call, count in calls_of(layer)) if layer.macs else 0
+
+    return add
 
 
 def cost_layers(
@@ -236,7 +250,7 @@ def cost_layers(
     for layer in layers:
         row = costs[layer.name] = {}
         for precision in candidates_of(layer, precisions):
-            runs = finder.execution(op_of(layer), precision)
+            runs = finder.execution_of(layer, precision)
             row[precision] = cost(layer, runs.pair)
             origin = origin_of(layer, runs.pair)
             if runs.is_promoted:
@@ -252,6 +266,7 @@ class CyclesLatency(LayerwiseCost):
     """Milliseconds from a number of cycles. A subclass counts them."""
 
     unit: ClassVar[str] = "ms"
+    is_per_call: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("clock.core_hz, or accel_hz if the accelerator has its own",)
 
     def cycles(self, figures: FigureLog) -> LayerCost:

@@ -16,9 +16,9 @@ from hwbmpq.costs.model import (
     register,
 )
 from hwbmpq.costs.table import Candidates, Capacity, CostTable, Layers, Number, candidates_of
-from hwbmpq.hardware.profile import HardwareProfile, WidthFinder, op_of
+from hwbmpq.hardware.profile import HardwareProfile, WidthFinder
 from hwbmpq.hardware.schema import CostChoice, WidthPair
-from hwbmpq.values import Layer
+from hwbmpq.values import FLOAT_BITS, Layer
 
 SCALE_BITS = 32
 
@@ -27,7 +27,8 @@ SCALE_BITS = 32
 class WeightMemory(LayerwiseCost):
     """Bits of the weights as they are stored.
 
-    By itself the paper's count, weights only; options add what a real file also holds.
+    By itself the paper's count, weights only; options add some of what is also stored. ``stored_memory`` counts the
+    whole network.
     """
 
     unit: ClassVar[str] = "bit"
@@ -75,6 +76,19 @@ class WeightMemory(LayerwiseCost):
     def capacity(self, figures: FigureLog) -> Capacity | None:
         return figures.capacity("weights", self.level)
 
+    def tabulate(self, layers: Layers, profile: HardwareProfile, precisions: Candidates) -> CostTable:
+        layers = list(layers)
+        table = super().tabulate(layers, profile, precisions)
+        in_float = FLOAT_BITS * sum(layer.parameters for layer in layers)
+        return replace(table, float_total=in_float, leaves_out=self._left_out)
+
+    @property
+    def _left_out(self) -> str:
+        counted = ["the weights"]
+        counted += ["their scales"] if self.scales or self.per_channel else []
+        counted += ["a bias per channel"] if self.biases else []
+        return f"weight_memory counts {' and '.join(counted)} alone, not the whole network"
+
 
 def _padded(layer: Layer, channels: int) -> int:
     """Stored weights with output channels padded to a multiple."""
@@ -84,7 +98,7 @@ def _padded(layer: Layer, channels: int) -> int:
 UNITS = {"latency": "ms", "energy": "uJ", "memory": "bit"}
 
 
-_DEFAULTS = {"memory": CostChoice(model="weight_memory")}
+_DEFAULTS = {"memory": CostChoice(model="stored_memory")}
 
 
 def chosen_model(quantity: str, profile: HardwareProfile) -> CostModel:
@@ -130,7 +144,7 @@ def _kernel_notes(layers: Layers, profile: HardwareProfile, precisions: Candidat
     kernels: dict[str, set[str]] = {"user": set(), "none": set()}
     for layer in layers:
         for precision in candidates_of(layer, precisions):
-            pair = finder.execution(op_of(layer), precision).pair
+            pair = finder.execution_of(layer, precision).pair
             kernels.get(pair.kernel, set()).add(str(pair))
     labels = {"user": "a kernel of your own is needed for", "none": "no kernel, storage only:"}
     return tuple(f"{labels[kernel]} {', '.join(sorted(found))}" for kernel, found in kernels.items() if found)
@@ -156,10 +170,10 @@ class Energy(_Quantity):
 
 @register("memory")
 class Memory(_Quantity):
-    """Bits of the weights: the paper's count, unless the profile's cost_models.memory says more."""
+    """Bits of the whole network as it is stored, unless the profile's cost_models.memory says otherwise."""
 
     unit: ClassVar[str] = UNITS["memory"]
-    formula: ClassVar[str] = "weights * weight_bits"
+    formula: ClassVar[str] = "that of stored_memory, or of the model in the profile's cost_models.memory"
 
 
 class _Role(CostOptions):

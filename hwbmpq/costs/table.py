@@ -75,6 +75,10 @@ class CostTable:
     """Precisions without a kernel, and those that they run as."""
     estimated: tuple[str, ...] = ()
     """Layers with a number that is not a measurement of the layer itself, where the others are measured."""
+    float_total: Number | None = None
+    """The same cost of the network in float, where that is known."""
+    leaves_out: str = ""
+    """A sentence on what the network also has that this cost does not count."""
     findings: tuple[str, ...] = ()
     """Those of the notes that say which widths a measurement found to be equally fast."""
 

@@ -194,7 +194,7 @@ memory: # from the nearest to the farthest
 
 cost_models: # `hwbmpq costs list` shows them all
   latency: {{model: roofline}}
-  memory: {{model: weight_memory}}
+  memory: {{model: stored_memory}}
   # energy: {{model: power_time}}
 """
 

@@ -132,7 +132,7 @@ def profile_dict(measurement: Measurement, name: str, *, table_file: str, sha256
         **({} if ends is None else {"constraints": {"first_last": _formats(ends)}}),
         "cost_models": {
             "latency": {"model": "lookup_table", "table": "layers"},
-            "memory": {"model": "weight_memory"},
+            "memory": {"model": "stored_memory"},
         },
     }
 

@@ -189,14 +189,14 @@ def _costs_now(facts: RunFacts, last: Mapping[str, Any]) -> list[Headline]:
     bits = {name: Precision.parse(text) for name, text in (decision.get("after") or last["bits"]).items()}
     if any(bits[name] not in options for name, options in facts.choices.items()):
         return []
-    weights = FLOAT_BITS * sum(layer.parameters for layer in facts.layers)
+    weights = FLOAT_BITS * sum(layer.parameters for layer in facts.layers)  # all that 0.1.0 counted
     return [
         Headline(
             name=name,
             value=table.total(bits),
             unit=table.unit,
             budget=facts.limits.get(name),
-            reference=weights if name == "memory" else None,
+            reference=weights if name == "memory" and table.float_total is None else table.float_total,
         )
         for name, table in facts.tables.items()
     ]
@@ -236,8 +236,8 @@ def _metric_headline(source: Mapping[str, Any]) -> Headline:
 
 def _measured(source: Mapping[str, Any]) -> tuple[Metric, str]:
     """The metric of a result or of a line of the history, and the part of the data it was measured on."""
-    metric = Metric(**source.get("metric", {}))
-    return metric, "test" if f"test_{metric.key}" in source else "validation"
+    metric = Metric(**(source.get("metric") or {}))
+    return metric, "validation" if source.get(f"test_{metric.key}") is None else "test"
 
 
 def _epoch(facts: RunFacts, record: Mapping[str, Any]) -> Epoch:

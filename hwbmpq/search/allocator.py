@@ -1,7 +1,7 @@
 """``BitAllocator``: widths that are learned inside anybody's own training loop."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -17,7 +17,7 @@ from hwbmpq.quant import InputQuantizer, assign, prepare, quantized_layers
 from hwbmpq.search import watch
 from hwbmpq.search.config import AllocationConfig, allocation_config
 from hwbmpq.search.decisions import CalibrationBatches, Decision, DecisionContext
-from hwbmpq.search.methods import Method, get_method
+from hwbmpq.search.methods import Method, checked_decision, get_method
 from hwbmpq.search.schedule import DecisionSchedule
 from hwbmpq.search.space import SearchSpace
 from hwbmpq.sensitivity.alternatives import squared_errors
@@ -80,9 +80,10 @@ class BitAllocator:
         self.method = get_method(self.config.method)
         self.schedule = _schedule(self.method, self.config)
         target = self.config.target
-        profile = target if isinstance(target, HardwareProfile) else load_profile(target)
+        self._profile = target if isinstance(target, HardwareProfile) else load_profile(target)
         graph = describe(model, example_args, example_kwargs, tie=self.config.tie)
-        self.space = self.method.search_space(graph, profile, self.config)
+        graph = graph.with_scales(per_channel=self.config.per_channel)
+        self.space = self.method.search_space(graph, self._profile, self.config)
         self.method.check(self.space, self.config)
         self.model = model
         self.epoch = 0
@@ -212,7 +213,9 @@ class BitAllocator:
     def decide(self, sensitivity: Sensitivity = _NOTHING) -> Decision:
         """Decide now, by sensitivities from wherever; ``epoch_end`` calls it when it is time."""
         context = self._context(sensitivity)
-        decision = distributed.on_first_rank(lambda: self.method.decide(context))
+        decision = distributed.on_first_rank(
+            lambda: checked_decision(self.method, self.method.decide(context), self.space)
+        )
         self.history.append(decision)
         self._assign(decision.after)
         distributed.check_equal(self.bits, "the widths")
@@ -259,6 +262,7 @@ class BitAllocator:
         return {
             "format": _STATE,
             "method": self.method.name,
+            "memory_as_in": self.config.memory_as_in,
             "question": self._fingerprint(),
             "epoch": self.epoch,
             "bits": {name: str(precision) for name, precision in self.bits.items()},
@@ -273,6 +277,7 @@ class BitAllocator:
         """Continue where another allocator, of the same network under the same question, stood."""
         if not isinstance(state, Mapping) or state.get("format") != _STATE:
             raise HwbmpqError("this is not the state of a BitAllocator")
+        self._count_memory_as_in(state.get("memory_as_in", "0.1.0"))  # which did not say
         if state["method"] != self.method.name or state["question"] != self._fingerprint():
             raise HwbmpqError(
                 "the state belongs to another network, device or budget",
@@ -291,6 +296,12 @@ class BitAllocator:
         self.bits = {name: Precision.parse(text) for name, text in state["bits"].items()}
         assign(self.model, self.bits if self.method.in_float else self.space.as_trained(self.bits))
         self._mark()
+
+    def _count_memory_as_in(self, version: Literal["0.1.0"] | None) -> None:
+        """Let ``memory`` mean what it meant when a state was saved."""
+        if version != self.config.memory_as_in:
+            self.config = self.config.model_copy(update={"memory_as_in": version})
+            self.space = self.method.search_space(self.space.graph, self._profile, self.config)
 
     def _fingerprint(self) -> dict[str, Any]:
         """What must not have changed between saving and loading."""

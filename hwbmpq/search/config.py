@@ -45,6 +45,8 @@ class AllocationConfig(BaseModel):
     tie: Literal["input", "sibling", "none"] = "input"
     """The width of a downsample layer: that of the layer that feeds it (input, as in BMPQ), that of the first layer
     beside it (sibling, as in HAWQ), or its own (none)."""
+    memory_as_in: Literal["0.1.0"] | None = None
+    """Count memory as that version did, the weights alone; set for runs that it wrote."""
     per_channel: bool = False
     """One weight scale for every output channel; by default one per layer as in the paper, and one per channel without
     training."""

@@ -10,6 +10,8 @@ import torch
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.io import CHECKSUM_DIGITS, checksum, read_regular
 from hwbmpq.models.archives import check_archive
+from hwbmpq.training.checkpoint_contents import check_size
+from hwbmpq.units import shown
 
 FORMAT = "hwbmpq-checkpoint/1"
 _MOST_BYTES = 1 << 35
@@ -79,8 +81,14 @@ def unpacked(path: Path) -> dict[str, Any]:
         content: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # not written by hwbmpq; torch raises many types
         raise CheckpointError(f"{path} is not a checkpoint of hwbmpq ({type(error).__name__})") from error
-    if content.get("format") != FORMAT:
-        raise CheckpointError(f"{path} is of another version of hwbmpq ({content.get('format')})")
+    form = content.get("format") if isinstance(content, dict) else None
+    if form != FORMAT:
+        said = f" ({shown(form)})" if isinstance(form, str) else ""
+        raise CheckpointError(f"{path} is not a checkpoint of this version of hwbmpq{said}")
+    try:
+        check_size(content)
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not a checkpoint of hwbmpq: {error}") from None
     return content
 
 

@@ -44,7 +44,7 @@ def _network(name: str, data: str) -> dict[str, Any]:
 
 
 def _bmpq(ratio: float) -> dict[str, Any]:
-    return {"bits": (2, 4), "budgets": {"memory": f"{ratio}x"}}
+    return {"bits": (2, 4), "budgets": {"weight_memory": f"{ratio}x"}}
 
 
 _AD = {"method": "ad"}

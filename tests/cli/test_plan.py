@@ -1,6 +1,7 @@
 """``hwbmpq plan`` as a person types it."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def test_report_shows_layers_costs_budgets_and_alternatives(plan: Callable[..., 
     text = plan("--budget", "memory=12x", "latency=13ms")
     assert "layer3.0.conv2" in text
     assert "runner-up" in text
-    assert "24.35 KiB" in text  # 74,800 weights × 32 bits / 12
+    assert "24.67 KiB" in text  # (74,800 weights × 4 bytes + 3,936 bytes of norms and biases) / 12
     assert "all W4A4, over budget" in text
     assert "proven by exact search" in text
     assert "float" in text
@@ -57,7 +58,7 @@ def test_brief_leaves_the_explanation_out(plan: Callable[..., str]) -> None:
 
 def test_pasting_the_corrected_budgets_works(plan: Callable[..., str]) -> None:
     error = plan("--budget", "memory=16KiB", "latency=13ms", "energy=1uJ", code=2)
-    assert "19.05 KiB" in error
+    assert "22.98 KiB" in error
     assert "conv1, linear" in " ".join(error.split())
     pasted = error.rpartition("--budget ")[2].split()
     assert [text.partition("=")[0] for text in pasted] == ["memory", "latency", "energy"]
@@ -186,3 +187,19 @@ def test_sensitivities_are_measured_beside_layers_in_float(
 )
 def test_pins_that_are_wrong(plan: Callable[..., str], options: list[str], told: str) -> None:
     assert told in plan(*options, code=2)
+
+
+def test_no_width_is_named_without_its_activations(plan: Callable[..., str]) -> None:
+    assert not re.search(r"\bW\d+\b", plan("--budget", "memory=12x"))
+
+
+def test_widths_that_the_device_promotes_say_what_they_cost_and_what_to_take(
+    plan: Callable[..., str],
+) -> None:
+    text = " ".join(plan("--budget", "memory=80%", "--bits", "3,5", "--brief").split())
+    assert (
+        "W3A8 is stored and runs as W4A8 on mpic: it costs as much and rounds more; use 4 bits instead of 3"
+        in text
+    )
+    assert "W5A8 is stored and runs as W8A8 on mpic" in text
+    assert "runs as" not in plan("--budget", "memory=80%", "--bits", "4,8", "--brief")

@@ -17,7 +17,7 @@ from hwbmpq.testing import conv_layer
 from hwbmpq.values import Precision
 
 PROMISED = (
-    "memory weight_memory activation_memory layer_working_set flash ram bops mac_energy energy_per_op power_time "
+    "memory weight_memory stored_memory activation_memory layer_working_set flash ram bops mac_energy energy_per_op power_time "
     "latency energy roofline throughput_table lookup_table ne16 gap8 bit_serial bit_fusion"
 ).split()
 
@@ -176,7 +176,7 @@ def test_a_plug_ins_cost_is_tabulated_on_the_command_line(plugin_site: Path) -> 
     assert result.returncode == 0, result.stderr
     totals = json.loads(result.stdout)["costs"]["totals"]["flash_wear"]
     assert totals["unit"] == "page"
-    assert totals["W2"] < totals["W8"]
+    assert totals["W2A8"] < totals["W8A8"]
 
 
 @pytest.mark.usefixtures("_forget_afterwards")

@@ -22,6 +22,7 @@ MODELS = {
     "memory": "generic",
     "ne16": "gap9_ne16",
     "ram": "gap9_ne16",
+    "stored_memory": "generic",
     "weight_memory": "generic",
     "energy": "mpic",
     "power_time": "mpic",

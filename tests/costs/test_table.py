@@ -97,7 +97,7 @@ def network() -> NetworkCosts:
 def test_a_network_is_costed_at_each_width_with_its_ends_fixed() -> None:
     costs = network()
     assert costs.widths == (2, 8)
-    ends = (3 * 8 * 9 + 8 * 2) * 8
+    ends = (3 * 8 * 9 + 8 * 2) * 8 + 3 * 32  # and a scale for each of the three layers
     assert costs.total("memory", 2) == 8 * 8 * 9 * 2 + ends
     assert costs.total("memory", 8) == 8 * 8 * 9 * 8 + ends
     assert costs.total("latency", 2) < costs.total("latency", 8)
@@ -113,7 +113,9 @@ def test_costs_that_cannot_be_had_say_why() -> None:
         costs.total("latenc", 2)
     with pytest.raises(UnsupportedPrecisionError, match="no 4-bit weights here; there are 2, 8"):
         costs.total("latency", 4)
-    assert json.loads(json.dumps(costs.to_dict()))["totals"]["memory"]["W2"] == costs.total("memory", 2)
+    assert json.loads(json.dumps(costs.to_dict()))["totals"]["memory"][costs.label(2)] == costs.total(
+        "memory", 2
+    )
 
 
 def test_by_default_the_profile_says_which_costs() -> None:
@@ -136,12 +138,16 @@ def test_to_dict_keeps_everything() -> None:
         promotions={NARROW: WIDE},
         estimated=("a",),
         findings=("finding",),
+        float_total=99,
+        leaves_out="the rest",
     )
     assert table.to_dict() == {
         "name": "peak",
         "model": "m",
         "unit": "bit",
         "notes": ["note"],
+        "float_total": 99,
+        "leaves_out": "the rest",
         "capacity": {"level": "ram", "bits": 64},
         "figures": [
             {

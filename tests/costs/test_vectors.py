@@ -30,7 +30,7 @@ def value_of(case: dict[str, Any], folder: Path) -> float:
     layer = LAYERS[case["layer"]]
     precision = Precision(weight_bits=case["w_bits"], activation_bits=case["a_bits"])
     return {
-        "weight_memory": lambda: cost("memory", "generic", layer, precision),
+        "weight_memory": lambda: cost("weight_memory", "generic", layer, precision),
         "activation_memory": lambda: cost("layer_working_set", "generic", layer, precision),
         "bops": lambda: cost("bops", "generic", layer, precision),
         "mac_energy": lambda: mac_energy(case, variant, layer, precision),

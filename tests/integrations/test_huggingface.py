@@ -177,7 +177,7 @@ def test_a_network_of_transformers_is_trained_saved_and_resumed(tmp_path: Path) 
             pictures[0]["pixel_values"][None],
             target="generic",
             bits=(2, 4),
-            budgets={"memory": "85%"},
+            budgets={"weight_memory": "85%"},
             epochs=3,
         )
         callback = BitAllocationCallback(allocator)

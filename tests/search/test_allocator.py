@@ -48,7 +48,8 @@ FREE = ("first", "second", "third", "shortcut", "hidden")
 
 
 def allocator_for(model: nn.Module, **options: Any) -> BitAllocator:
-    options = {"target": "generic", "epochs": 6, "bits": (2, 4), "budgets": {"memory": "85%"}, **options}
+    options = {"target": "generic", "epochs": 6, "bits": (2, 4), **options}
+    options = {"budgets": {"weight_memory": "85%"}, **options}
     return BitAllocator(model, EXAMPLE, **options)
 
 

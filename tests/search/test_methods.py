@@ -41,7 +41,12 @@ SMALLEST = FIXED_BITS + 2 * sum(SIZES.values())
 
 def allocator_for(method: str, *, extra_bits: int = 0, **options: Any) -> BitAllocator:
     """``extra_bits`` of memory above every layer at 2 bits."""
-    options = {"epochs": 4, "bits": (2, 4), "budgets": {"memory": float(SMALLEST + extra_bits)}, **options}
+    options = {
+        "epochs": 4,
+        "bits": (2, 4),
+        "budgets": {"weight_memory": float(SMALLEST + extra_bits)},
+        **options,
+    }
     return BitAllocator(Chain(), torch.zeros(1, 3), target="generic", method=method, **options)
 
 
@@ -57,7 +62,7 @@ def free_bits(decision: Decision) -> dict[str, int]:
 def test_the_sizes_are_as_this_file_says() -> None:
     space = allocator_for("bmpq").space
     assert {layer.name: layer.parameters for layer in space.graph if layer.name in SIZES} == SIZES
-    assert space.costs.smallest_and_largest("memory") == (SMALLEST, SMALLEST + 2 * sum(SIZES.values()))
+    assert space.costs.smallest_and_largest("weight_memory") == (SMALLEST, SMALLEST + 2 * sum(SIZES.values()))
 
 
 def test_the_methods_that_the_command_line_offers() -> None:
@@ -118,15 +123,15 @@ def test_random_depends_on_the_seed_only_and_uses_the_budget() -> None:
 @pytest.mark.parametrize("extra_bits", [0, 1, 47, 48, 150, 335, 336])
 def test_methods_that_keep_a_budget_keep_it(method: str, extra_bits: int) -> None:
     decision = decide(allocator_for(method, extra_bits=extra_bits), {"large": 3.0})
-    assert decision.costs["memory"] <= SMALLEST + extra_bits
-    assert decision.slack["memory"] == SMALLEST + extra_bits - decision.costs["memory"]
+    assert decision.costs["weight_memory"] <= SMALLEST + extra_bits
+    assert decision.slack["weight_memory"] == SMALLEST + extra_bits - decision.costs["weight_memory"]
 
 
 @pytest.mark.parametrize("method", ["fp32", "hpq", "ad"])
 def test_methods_without_a_budget_accept_one_that_cannot_be_met(method: str) -> None:
     bits = {"bits": (4,)} if method == "hpq" else {}
-    allocator = allocator_for(method, budgets={"memory": 1.0}, **bits)
-    assert f"the method {method} keeps no budget: memory may end above it" in allocator.space.remarks
+    allocator = allocator_for(method, budgets={"weight_memory": 1.0}, **bits)
+    assert f"the method {method} keeps no budget: weight_memory may end above it" in allocator.space.remarks
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
@@ -233,7 +238,7 @@ def test_hawq_decides_by_hessian_traces_within_the_budget() -> None:
     assert decision.objective == "hawq"
     assert all(score >= 0 for score in decision.decided_by.scores.values())
     assert decision.sensitivities["large"] == 42.0
-    assert decision.slack["memory"] >= 0
+    assert decision.slack["weight_memory"] >= 0
     assert torch.equal(torch.get_rng_state(), state)
     extra = [name for name in before if not name.endswith("_extra_state")]
     assert all(torch.equal(allocator.model.state_dict()[name], before[name]) for name in extra)

@@ -31,7 +31,7 @@ def test_the_papers_own_widths_just_fit_the_budget(name: str, row: Any) -> None:
     assert settings.model == f"hwbmpq:{row.network}"
     assert settings.data == row.dataset.lower().replace("-", "")
     assert f"at {row.papers_ratio:g}x" in PAPER_RECIPES[name].reported
-    ratio = float(str(settings.budgets["memory"]).removesuffix("x"))
+    ratio = float(str(settings.budgets["weight_memory"]).removesuffix("x"))
     assert ratio <= paper_ratios.ratio(row) < ratio + 0.01
 
 
@@ -115,6 +115,6 @@ def test_every_recipe_runs_through_all_its_parts(name: str) -> None:
         assert [decision.epoch for decision in result.decisions] == [1]
         return
     assert [decision.epoch for decision in result.decisions] == [1, 2, 3]
-    memory = result.plan.costs["memory"]
+    memory = result.plan.costs["weight_memory"]
     assert memory.budget is not None
     assert memory.total <= memory.budget

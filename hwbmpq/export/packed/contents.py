@@ -3,16 +3,18 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from math import ceil, prod
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from hwbmpq.costs.stored import SCALES as SCALE
+from hwbmpq.costs.stored import WEIGHTS, stored_weight
+from hwbmpq.export.packed.container import DTYPES
 from hwbmpq.export.packed.file import INPUTS, SCALES, PackedMetadata
 from hwbmpq.graph.stored import (
     BIASES,
-    CLIPPING,
     CLIPPING_BITS,
     NORMS,
     OTHER,
@@ -23,14 +25,15 @@ from hwbmpq.graph.stored import (
     weight_names,
 )
 from hwbmpq.quant import as_precision
-from hwbmpq.quant.prepare import Width, shared_inputs
-from hwbmpq.values import FLOAT_BITS, Layer
+from hwbmpq.quant.prepare import Width, scale_count, shared_inputs
+from hwbmpq.quant.weights import is_parameter
+from hwbmpq.values import CLIPPING, Layer
 
-WEIGHTS, SCALE = "packed weights", "scales"
 HEADER = "file header"
 LABELS = (WEIGHTS, SCALE, CLIPPING, BIASES, NORMS, OTHER, HEADER)
+OVERHEAD = (HEADER, "graph")
+"""Lines of a file's container: of packed and of ONNX files."""
 
-_SCALE_BYTES = 4
 _HEADER_BYTES, _TENSOR_BYTES, _LAYER_BYTES = 450, 68, 140
 """Bytes of the file's header: for itself, for each tensor and for each layer, without their names."""
 
@@ -44,9 +47,20 @@ class SizeLine:
 
 @dataclass(frozen=True, kw_only=True)
 class SizeAccount:
-    """``packed weights`` is what a memory budget counts, plus the padding of last bytes; the rest comes on top."""
+    """Where the bytes of a file go. All but the ``file header`` is what a memory budget counts."""
 
     lines: tuple[SizeLine, ...]
+
+    @property
+    def on_device(self) -> SizeLine:
+        """What the network takes without the file's own overhead."""
+        kept = [line for line in self.lines if line.label not in OVERHEAD]
+        actual = [line.actual_bytes for line in kept if line.actual_bytes is not None]
+        return SizeLine(
+            label="on the device",
+            predicted_bytes=sum(line.predicted_bytes for line in kept),
+            actual_bytes=sum(actual) if actual else None,
+        )
 
     @property
     def predicted_bytes(self) -> int:
@@ -62,6 +76,7 @@ class SizeAccount:
         return {
             "predicted_bytes": self.predicted_bytes,
             "actual_bytes": self.actual_bytes,
+            "on_device": asdict(self.on_device),
             "lines": [asdict(line) for line in self.lines],
         }
 
@@ -76,14 +91,18 @@ def predicted_size(
     """
     layers = list(layers)
     bits = {layer.name: as_precision(precisions[layer.name]).weight_bits for layer in layers}
-    inputs = shared_inputs(layers, per_channel=per_channel)
-    axes = {name: axis for shared in inputs for name, axis in shared.readers.items()}
-    weights = {
-        layer.name: (layer.parameters, 1 if (axis := axes[layer.name]) is None else layer.weight_shape[axis])
+    stored = [
+        stored_weight(
+            layer.parameters,
+            bits[layer.name],
+            scales=scale_count(layer, per_channel),
+            float_bits=layer.float_bits,
+        )
         for layer in layers
-        if layer.parameters
-    }
-    return _account(_predict(model, weights, bits, len(inputs)))
+    ]
+    inputs = shared_inputs(layers, per_channel=per_channel)
+    owners = [layer.name for layer in layers if layer.parameters]
+    return _account(_predict(model, stored, bits, owners, len(inputs)))
 
 
 def account_for(
@@ -91,9 +110,18 @@ def account_for(
 ) -> SizeAccount:
     """The account of a file that was written."""
     owners = {metadata.stored_name(layer.weight): layer for layer in reversed(metadata.layers)}
-    weights = {layer.name: (layer.elements, prod(layer.scale_shape)) for layer in owners.values()}
     bits = {layer.name: layer.weight_bits for layer in metadata.layers}
-    predicted = _predict(model, weights, bits, len(metadata.quantizers))
+    stored = [
+        stored_weight(
+            layer.elements,
+            layer.weight_bits,
+            scales=prod(layer.scale_shape),
+            float_bits=8 * DTYPES[layer.dtype].itemsize,
+        )
+        for layer in owners.values()
+    ]
+    names = [layer.name for layer in owners.values()]
+    predicted = _predict(model, stored, bits, names, len(metadata.quantizers))
     packed = {layer.weight for layer in metadata.packed_once()}
     labels = dict.fromkeys(packed, WEIGHTS) | {SCALES: SCALE, INPUTS: CLIPPING}
     actual: Counter[str] = Counter({HEADER: header_bytes})
@@ -116,32 +144,34 @@ def _account(predicted: Mapping[str, int], actual: Mapping[str, int] | None = No
 
 
 def _predict(
-    model: nn.Module, weights: Mapping[str, tuple[int, int]], bits: Mapping[str, int], inputs: int
+    model: nn.Module,
+    stored: Iterable[Mapping[str, int]],
+    bits: Mapping[str, int],
+    owners: Iterable[str],
+    inputs: int,
 ) -> Counter[str]:
-    """Bytes by label. ``weights`` has the elements and scales of each weight, by the first layer that owns it."""
-    quantized = {name: counts for name, counts in weights.items() if bits[name] != FLOAT_BITS}
-    rest = _rest(model, [name for name, width in bits.items() if width != FLOAT_BITS])
-    names = [*rest, *(join(name, "weight") for name in quantized)]
-    found = Counter(
-        {
-            WEIGHTS: ceil(sum(elements * bits[name] for name, (elements, _) in quantized.items()) / 8),
-            SCALE: _SCALE_BYTES * sum(scales for _, scales in quantized.values()),
-            CLIPPING: CLIPPING_BITS // 8 * inputs,
-            HEADER: _HEADER_BYTES
-            + sum(len(name) + _TENSOR_BYTES for name in names)
-            + sum(2 * len(name) + _LAYER_BYTES for name in bits),
-        }
-    )
+    """Bytes by label. ``stored`` has the bits of each weight, ``owners`` the first layer that owns each."""
+    found: Counter[str] = Counter()
+    for lines in stored:
+        found.update({label: size // 8 for label, size in lines.items()})
+    found[CLIPPING] += CLIPPING_BITS // 8 * inputs
+    rest = _rest(model, bits)
     for name, value in rest.items():
         found[label_of(model, name)] += value.numel() * value.element_size()
+    names = [*rest, *(name if is_parameter(model, name) else join(name, "weight") for name in owners)]
+    found[HEADER] = (
+        _HEADER_BYTES
+        + sum(len(name) + _TENSOR_BYTES for name in names)
+        + sum(2 * len(name) + _LAYER_BYTES for name in bits)
+    )
     return found
 
 
-def _rest(model: nn.Module, quantized: Iterable[str]) -> dict[str, Tensor]:
-    """What is stored as it is: all but the quantized layers' weights."""
-    packed = weight_names(model, map(model.get_submodule, quantized))
+def _rest(model: nn.Module, layers: Iterable[str]) -> dict[str, Tensor]:
+    """What is stored as it is: all but the layers' weights."""
+    weights = weight_names(model, layers)
     state = own_state(model)
-    return {group[0]: state[group[0]] for group in names_by_tensor(state) if not packed & set(group)}
+    return {group[0]: state[group[0]] for group in names_by_tensor(state) if not weights & set(group)}
 
 
 def is_channels_last(model: nn.Module) -> bool:
