@@ -15,9 +15,8 @@ import platform
 from dataclasses import asdict
 from typing import Any
 
-from rich.markup import escape
-
 import hwbmpq
+from hwbmpq.cli.console import escape
 from hwbmpq.cli.options.common import add_count
 from hwbmpq.cli.options.network import OpenedRun, add_run_options, open_run
 from hwbmpq.cli.progress import progress

@@ -152,7 +152,7 @@ def _train(
     # A checkpoint has the weights: what the run began with is not looked for again.
     source = settings if state is None else settings.model_copy(update={"weights": None, "pretrained": False})
     is_old = args.resume is not None and settings.normalise is None
-    model, data = build(source, download=args.download, is_from_0_1_0=is_old)
+    model, data = build(source, download=args.download, is_from_0_1_0=is_old, state=state)
     data = hwbmpq.pipeline.with_validation(data, settings)
     # What the data and the network's own defaults made of it: other images must not change it afterwards.
     size = "x".join(map(str, model.input_size))

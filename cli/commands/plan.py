@@ -22,9 +22,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
-
 import hwbmpq
+from hwbmpq.cli.console import escape
 from hwbmpq.cli.options.common import HTML, add_output_options, check_output, seconds
 from hwbmpq.cli.options.sensitivity import add_sensitivity_options, prepare
 from hwbmpq.cli.options.settings import (

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -86,12 +87,16 @@ def _sizes(model: str, data: "OpenData | None") -> "dict[str, Any]":
     return {"default_input_size": data.default_input_size or data.common_size}
 
 
-def load_network(settings: "RunSettings", data: "OpenData") -> "LoadedModel":
-    """The network of a run that starts, made for its data unless the settings say otherwise."""
+def load_network(
+    settings: "RunSettings", data: "OpenData", *, most_bytes: int | None = None
+) -> "LoadedModel":
+    """The network of a run, made for its data unless the settings say otherwise."""
     is_own, sizes = settings.model.startswith("file:"), _sizes(settings.model, data)
     try:
         classes = settings.num_classes or data.classes
-        model = load_model(settings, num_classes=classes or None, seed=settings.seed, **sizes)
+        model = load_model(
+            settings, num_classes=classes or None, seed=settings.seed, most_bytes=most_bytes, **sizes
+        )
     except ModelLoadError as error:
         # A factory may or may not take a class count.
         if not is_own or ("num_classes" not in str(error) and "--num-classes" not in error.hint):
@@ -102,9 +107,17 @@ def load_network(settings: "RunSettings", data: "OpenData") -> "LoadedModel":
 
 
 def build(
-    settings: "RunSettings", *, download: bool = False, is_from_0_1_0: bool = False
+    settings: "RunSettings",
+    *,
+    download: bool = False,
+    is_from_0_1_0: bool = False,
+    state: Mapping[str, Any] | None = None,
 ) -> "tuple[LoadedModel, ImageData]":
-    """The network with as many outputs as the data has classes, and the samples as it takes them."""
+    """The network with as many outputs as the data has classes, and the samples as it takes them.
+
+    With the ``state`` of a checkpoint, a network that is larger than the checkpoint's weights is not built.
+    """
+    most_bytes = None if state is None else hwbmpq.training.bytes_to_build(state)
     # Zoos and factories print; stdout is for the result.
     with redirect_stdout(sys.stderr):
         opened = hwbmpq.data.open_data(
@@ -116,7 +129,7 @@ def build(
             has_classes=hwbmpq.tasks.get_task(settings.task).has_classes,
             floats_are_pixels=is_from_0_1_0,
         )
-        model = load_network(settings, opened)
+        model = load_network(settings, opened, most_bytes=most_bytes)
     with progress(f"reading {settings.data}") as advance:
         data = opened.sized(
             model.input_size,
@@ -182,7 +195,7 @@ def open_run(args: argparse.Namespace) -> OpenedRun:
     is_old = folder.load_settings(trust=True).normalise is None
     state, problem = folder.load_checkpoint(best=args.best)
     hwbmpq.training.check_state(state)
-    model, data = build(settings, download=args.download, is_from_0_1_0=is_old)
+    model, data = build(settings, download=args.download, is_from_0_1_0=is_old, state=state)
     network = hwbmpq.pipeline.restore(model.network, data, settings, state)
     epoch = int(state.get("progress", state)["epoch"])  # best.pt has it at its top
     remarks = list(data.remarks)

@@ -309,7 +309,7 @@ def _with_absolute_paths(settings: dict[str, Any]) -> dict[str, Any]:
 def resumed_settings(args: argparse.Namespace, run: "RunDirectory") -> "RunSettings":
     """The settings of a run that continues: its own, but for where it runs."""
     training = hwbmpq.training
-    given, own = given_settings(args), training.read_settings(run.path / training.run_directory.CONFIG)
+    given, own = given_settings(args), training.read_settings(run.path / hwbmpq.report.run_files.CONFIG)
     others = [name for name in ("config", "recipe") if getattr(args, name) is not None]
     kept = {name for name in given if trust.is_same_code(given[name], own.get(name))}
     fixed = sorted(set(given) - _MAY_CHANGE - kept) + others

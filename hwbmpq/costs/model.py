@@ -20,7 +20,7 @@ from hwbmpq.costs.table import (
 )
 from hwbmpq.errors import CostModelError as CostModelError
 from hwbmpq.errors import MissingFigureError
-from hwbmpq.hardware.profile import HardwareProfile, WidthFinder, op_of
+from hwbmpq.hardware.profile import HardwareProfile, WidthFinder
 from hwbmpq.hardware.schema import FLOATS, Figure, MemoryLevel, RateRow, Sourced, WidthPair, quantity_of
 from hwbmpq.registry import COST_MODELS
 from hwbmpq.registry import Registration as Registration
@@ -250,7 +250,7 @@ def cost_layers(
     for layer in layers:
         row = costs[layer.name] = {}
         for precision in candidates_of(layer, precisions):
-            runs = finder.execution(op_of(layer), precision)
+            runs = finder.execution_of(layer, precision)
             row[precision] = cost(layer, runs.pair)
             origin = origin_of(layer, runs.pair)
             if runs.is_promoted:

@@ -30,6 +30,7 @@ from hwbmpq.hardware.schema import (
     Text,
     WidthPair,
     common_compute,
+    parse_format,
 )
 from hwbmpq.units import Dimension
 from hwbmpq.values import FLOAT_BITS, Layer, Precision
@@ -164,6 +165,12 @@ def op_of(layer: Layer) -> str:
     return f"dw{layer.kind}" if layer.is_depthwise else layer.kind
 
 
+def op_on(profile: HardwareProfile, layer: Layer) -> str:
+    """The operation whose widths a layer has; weights that no kernel of their own reads are stored as matrices are."""
+    op = op_of(layer)
+    return "linear" if layer.weight_only and not profile.pairs_for(op) else op
+
+
 @dataclass(frozen=True, slots=True)
 class Execution:
     """The pair that runs when a precision is asked for."""
@@ -199,6 +206,21 @@ class WidthFinder:
             self._found[key] = Execution(pair, is_promoted=pair.precision != precision)
         return self._found[key]
 
+    def execution_of(self, layer: Layer, precision: Precision) -> Execution:
+        """What runs of a layer. The weight of a weight-only one may be stored at a width that no kernel multiplies with
+        floats: it is widened and computed with in float."""
+        if not layer.weight_only:
+            return self.execution(op_of(layer), precision)
+        width = precision.weight_bits
+        for pair in self._profile.pairs_for(op_of(layer)):
+            if pair.activation.is_float and pair.weight.bits == width:
+                return Execution(pair, is_promoted=False)
+        stored = parse_format("fp32" if width == FLOAT_BITS else f"int{width}")
+        reads = parse_format("fp32")
+        return Execution(
+            WidthPair(weight=stored, activation=reads, compute=reads.name, kernel="none"), is_promoted=False
+        )
+
 
 def weight_widths(profile: HardwareProfile, op: str = "*") -> tuple[int, ...]:
     """Integer weight widths that a device has for an operation, ascending."""
@@ -207,7 +229,7 @@ def weight_widths(profile: HardwareProfile, op: str = "*") -> tuple[int, ...]:
 
 def common_widths(layers: Iterable[Layer], profile: HardwareProfile) -> tuple[int, ...] | None:
     """The integer weight widths that all of a network's operations have; None if there is none."""
-    ops = {op_of(layer) for layer in layers if not layer.is_end} or {"*"}
+    ops = {op_on(profile, layer) for layer in layers if not layer.is_end} or {"*"}
     shared = set.intersection(*(set(weight_widths(profile, op)) for op in ops))
     return tuple(sorted(shared)) or None
 
@@ -310,20 +332,34 @@ def layer_candidates(
     activation_bits: str | int = "same",
 ) -> dict[str, tuple[Precision, ...]]:
     """The precisions that each layer may take, by name: ``candidates`` of its operation, or its one
-    precision if it is an end of the network."""
-    by_op: dict[str, tuple[Precision, ...]] = {}
+    precision if it is an end of the network. Weight-only layers take the weight widths of these, and read floats."""
+    by_op: dict[tuple[str, bool, bool], tuple[Precision, ...]] = {}
     found = {}
     for layer in layers:
-        op = op_of(layer)
-        if op not in by_op and not layer.is_end:
+        key = (op_on(profile, layer), layer.weight_only, layer.is_end)
+        if key not in by_op:
             try:
-                by_op[op] = candidates(profile, bits, activation_bits=activation_bits, op=op)
+                by_op[key] = _options(profile, key, bits, activation_bits)
             except UnsupportedPrecisionError as error:
                 raise UnsupportedPrecisionError(
-                    f"layer {layer.name!r} ({op}): {error}", hint=error.hint
+                    f"layer {layer.name!r} ({key[0]}): {error}", hint=error.hint
                 ) from None
-        found[layer.name] = (first_last_precision(profile, op),) if layer.is_end else by_op[op]
+        found[layer.name] = by_op[key]
     return found
+
+
+def _options(
+    profile: HardwareProfile, key: tuple[str, bool, bool], bits: Sequence[int] | None, policy: str | int
+) -> tuple[Precision, ...]:
+    op, weight_only, is_end = key
+    if is_end:
+        found: tuple[Precision, ...] = (first_last_precision(profile, op),)
+    else:
+        found = candidates(profile, bits, activation_bits="same" if weight_only else policy, op=op)
+    if not weight_only:
+        return found
+    widths = sorted({precision.weight_bits for precision in found})
+    return tuple(Precision(weight_bits=width, activation_bits=FLOAT_BITS) for width in widths)
 
 
 def trained_precisions(
@@ -331,12 +367,14 @@ def trained_precisions(
 ) -> dict[str, Precision]:
     """What to quantize at while training so that the device, running ``bits``, computes the same.
 
-    Narrow weights beside float activations (weight-only kernels) leave the activations in float.
+    Narrow weights beside float activations (weight-only kernels) leave the activations in float, and so do layers of
+    which only the weight is quantized.
     """
     finder = WidthFinder(profile)
     return {
         layer.name: bits[layer.name]
-        if bits[layer.name].weight_bits == FLOAT_BITS  # left in float, whatever the device has
+        if layer.weight_only
+        or bits[layer.name].weight_bits == FLOAT_BITS  # left in float, whatever the device has
         else finder.execution(op_of(layer), bits[layer.name]).pair.trained(bits[layer.name])
         for layer in layers
     }

@@ -20,6 +20,7 @@ from hwbmpq.inputs import ModelInputs, first_tensor, map_tensors
 from hwbmpq.quant import CALIBRATION_BATCHES, InputQuantizer, as_precision, assign, prepare, quantized_layers
 from hwbmpq.quant.layers import QuantizedLayer
 from hwbmpq.quant.quantizers import keep_weights
+from hwbmpq.quant.weights import QuantizedWeight
 from hwbmpq.registry import SENSITIVITIES
 from hwbmpq.sensitivity.registry import SensitivityMethod, checked_result, methods
 from hwbmpq.values import FLOAT_BITS, Layer, Precision, Sensitivity, is_width
@@ -285,8 +286,10 @@ def capture_weights(network: nn.Module, layers: Iterable[Layer]) -> dict[str, li
 
 
 @torch.no_grad()
-def weight_without_data(layer: QuantizedLayer, input_shape: tuple[int, ...]) -> Tensor:
+def weight_without_data(layer: QuantizedLayer | QuantizedWeight, input_shape: tuple[int, ...]) -> Tensor:
     """The weight that enters the quantizer when the layer runs by itself, without hooks that expect images."""
+    if isinstance(layer, QuantizedWeight):
+        return layer.weight.detach()
     seen: list[Tensor] = []
     like = cast(Tensor, layer.weight)
     with keep_weights(layer.weight_quantizer, seen):

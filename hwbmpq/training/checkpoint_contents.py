@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.models import bounded
 from hwbmpq.printable import cut
 
 MOST_VALUES = 10_000_000
@@ -53,6 +54,13 @@ def check_state(state: Mapping[str, Any]) -> None:
         what = cut(f"{'.'.join(map(str, first['loc'][:3]))}: {first['msg']}")
     if what:
         raise HwbmpqError(f"the checkpoint is not of a run of hwbmpq: {what}", hint="start the run over")
+
+
+def bytes_to_build(state: Mapping[str, Any]) -> int:
+    """What the network of a checkpoint may take in memory, by the weights that are there."""
+    return bounded.bytes_to_build(
+        sum(value.numel() for value in state["model"].values() if isinstance(value, Tensor))
+    )
 
 
 def check_size(content: object) -> None:

@@ -1,6 +1,7 @@
 """A task of one's own on the command line: training, evaluation, export, report; and what validation says."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,9 +52,9 @@ def test_a_task_in_a_file_is_what_every_command_speaks_of(run: Run) -> None:
     code, out, err = run(*SHORT, "--task", "file:task.py:Margin", "--run-dir", "one")
     assert code == 0, err
     assert "36 training, 4 validation and 16 test images" in err
-    assert "validation mean margin loss 0." in err
+    assert re.search(r"validation mean margin loss \d", err)
     assert "train " not in err  # there is no right and wrong
-    assert "test mean margin loss 0." in out
+    assert re.search(r"test mean margin loss \d", out)
     assert "accuracy" not in out + err
     assert (
         yaml.safe_load(Path("one/config.yaml").read_text())["task"]
@@ -101,7 +102,7 @@ def test_validation_is_stored_and_repeats(run: Run) -> None:
 
 
 def test_without_validation_the_run_says_that_test_images_decide(run: Run) -> None:
-    code, out, err = run(*SHORT, "--validation", "0", "--run-dir", "one")
+    code, _, err = run(*SHORT, "--validation", "0", "--run-dir", "one")
     assert code == 0
     assert "the best epoch is chosen by the test images" in " ".join(err.split())
     history = [json.loads(line) for line in Path("one/history.jsonl").read_text().splitlines()]

@@ -83,6 +83,28 @@ def config_names_code_of_the_folder_itself(place: Place) -> list[str]:
     return ["export", "../sent/run"]
 
 
+@case("--trust")
+def config_names_code_for_its_data(place: Place) -> list[str]:
+    (place.sent / "evil.py").write_text(f"{place.evil_code}\ndef make(): pass\n")
+    set_config(copy(place), data=f"file:{place.sent}/evil.py:make")
+    return ["benchmark", "../sent/run"]
+
+
+@case("--trust")
+def config_names_code_for_its_task(place: Place) -> list[str]:
+    (place.sent / "evil.py").write_text(f"{place.evil_code}\nclass Task: pass\n")
+    set_config(copy(place), task=f"file:{place.sent}/evil.py:Task")
+    return ["compress", "--resume", "../sent/run"]
+
+
+@case("--trust")
+def settings_file_names_code(place: Place) -> list[str]:
+    (place.sent / "evil.py").write_text(f"{place.evil_code}\ndef make_net(): pass\n")
+    text = f"model: file:{place.sent}/evil.py:make_net\ntarget: mpic\n"
+    (place.sent / "settings.yaml").write_text(text)
+    return ["compress", "--config", "../sent/settings.yaml"]
+
+
 @case("config.yaml")
 def config_has_python_tags(place: Place) -> list[str]:
     set_config(copy(place), device=f"!!python/object/apply:builtins.eval [{json.dumps(place.evil_code)}]")
@@ -219,7 +241,7 @@ def checkpoint_without_progress(place: Place) -> list[str]:
 def checkpoint_of_another_structure_is_resumed(place: Place) -> list[str]:
     run = copy(place)
     state, _ = RunDirectory(run).load_checkpoint()
-    checkpoint(run, {**state, "allocator": {"history": 3}, "progress": {**state["progress"], "epoch": 1}})
+    checkpoint(run, {**state, "allocator": {**state["allocator"], "history": 3}})
     return ["compress", "--resume", "../sent/run"]
 
 
@@ -278,16 +300,6 @@ def unfinished_export_is_a_link(place: Place) -> list[str]:
     run = copy(place)
     (run / "model.safetensors.unfinished").symlink_to(place.outside / "victim")
     return ["export", "../sent/run", "--format", "packed"]
-
-
-@case()
-def resumed_run_has_links(place: Place) -> list[str]:
-    run = copy(place)
-    for name in ("history.jsonl", "checkpoint.pt", "report.html", "allocation.json", "facts.json"):
-        (run / f"{name}.unfinished").symlink_to(place.outside / "victim")
-    (run / "report.html").unlink()
-    (run / "report.html").symlink_to(place.outside / "new")
-    return ["compress", "--resume", "../sent/run"]
 
 
 # what a report reads

@@ -19,7 +19,14 @@ import hwbmpq
 from hwbmpq.deprecated import renamed_arguments, warn
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.export.onnx import checksum
-from hwbmpq.export.onnx.graph import GraphEditor, Product, find_products, fold_batchnorm
+from hwbmpq.export.onnx.graph import (
+    GraphEditor,
+    IntegerWeight,
+    Product,
+    find_held_weights,
+    find_products,
+    fold_batchnorm,
+)
 from hwbmpq.export.onnx.int8_form import Int8Plan, lower_for_int8
 from hwbmpq.export.onnx.kernels import MATMUL_NBITS_DOMAIN
 from hwbmpq.export.onnx.lowering import (
@@ -27,8 +34,10 @@ from hwbmpq.export.onnx.lowering import (
     TWO_BIT_OPSET,
     activation_quants,
     qdq_activation,
+    qdq_held_weight,
     qdq_weight,
     qonnx_activation,
+    qonnx_held_weight,
     qonnx_weight,
     stored_width,
 )
@@ -44,10 +53,15 @@ from hwbmpq.search.watch import warn_if_undecided
 Form = Literal["qdq", "qdq8", "int8", "qonnx"]
 _IR_VERSION = {TRACED_OPSET: 10, TWO_BIT_OPSET: 13}
 _BYTE = 8
-_STANDARDS: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {
-    "qdq": (qdq_weight, qdq_activation),
-    "qdq8": (partial(qdq_weight, narrowest=_BYTE), partial(qdq_activation, narrowest=_BYTE)),
-    "qonnx": (qonnx_weight, qonnx_activation),
+_Lower = Callable[..., None]
+_STANDARDS: dict[str, tuple[_Lower, _Lower, _Lower]] = {
+    "qdq": (qdq_weight, qdq_held_weight, qdq_activation),
+    "qdq8": (
+        partial(qdq_weight, narrowest=_BYTE),
+        partial(qdq_held_weight, narrowest=_BYTE),
+        partial(qdq_activation, narrowest=_BYTE),
+    ),
+    "qonnx": (qonnx_weight, qonnx_held_weight, qonnx_activation),
 }
 _MOST_NAMES = 3
 
@@ -174,6 +188,12 @@ def _check_kind(model: nn.Module) -> None:
             f"the network has parameters of {names}; ONNX files are written of float32 ones",
             hint="export model.float()",
         )
+    for name, module in model.named_modules():
+        if isinstance(module, nn.LSTM) and module.proj_size:
+            raise HwbmpqError(
+                f"{name} is an LSTM with projections (proj_size), which ONNX does not have",
+                hint="the packed model.safetensors needs no graph: hwbmpq.load reads it",
+            )
 
 
 def write_onnx(graph: OnnxGraph, path: str | Path) -> Path:
@@ -195,6 +215,7 @@ class _Lowering:
         self.weights = weights
         self.editor = GraphEditor(self.graph)
         self.products = find_products(self.traced, weights)
+        self.held = find_held_weights(self.traced, weights)
         self.folded = fold_batchnorm(self.products, self.editor)
         self.plan: Int8Plan | None = None
 
@@ -204,9 +225,11 @@ class _Lowering:
 
     def to_standard(self, form: Form) -> None:
         """``qdq`` or ``qonnx``."""
-        lower_weight, lower_activation = _STANDARDS[form]
+        lower_weight, lower_held, lower_activation = _STANDARDS[form]
         for product in self.products:
             lower_weight(product, self.editor)
+        for weight in self.held:
+            lower_held(weight, self.editor)
         for quant in activation_quants(self.traced):
             lower_activation(quant, self.editor)
         if form == "qonnx":
@@ -220,6 +243,8 @@ class _Lowering:
         ranges = (
             output_ranges(exact.content(also=tuple(self.plan.rounded)), batches) if self.plan.rounded else {}
         )
+        for weight in self.held:
+            qdq_held_weight(weight, self.editor)
         lower_for_int8(self.plan, ranges, self.editor)
         if self.plan.matmul_nbits:
             self.traced.model.opset_imports[MATMUL_NBITS_DOMAIN] = 1
@@ -256,12 +281,9 @@ class _Lowering:
     def finished(self, form: Form) -> OnnxGraph:
         content = self.content()
         narrowest = _BYTE if form == "qdq8" else 0
+        weights: list[IntegerWeight] = [*self.products, *self.held]
         odd = sorted(
-            {
-                product.bits
-                for product in self.products
-                if stored_width(product.bits, narrowest) != product.bits
-            }
+            {weight.bits for weight in weights if stored_width(weight.bits, narrowest) != weight.bits}
         )
         integer, blocked = ({}, ()) if self.plan is None else (self.plan.integer, self.plan.matmul_nbits)
         return OnnxGraph(

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.export.onnx.graph import GraphEditor, Product, bypass
+from hwbmpq.export.onnx.graph import GraphEditor, HeldWeight, IntegerWeight, Product, bypass
 from hwbmpq.export.onnx.trace import ACTIVATION, TracedGraph
 from hwbmpq.quant.functional import SMALLEST_ALPHA, largest_code
 from hwbmpq.quant.quantizers import OBSERVED_BITS, InputQuantizer
@@ -114,19 +114,29 @@ def qdq_activation(quant: ActivationQuant, editor: GraphEditor, narrowest: int =
 
 def qdq_weight(product: Product, editor: GraphEditor, narrowest: int = _NARROWEST) -> None:
     """The product reads integers; a width that ONNX does not have is stored in the next wider type."""
-    name = f"{product.layer}.weight"
-    codes = editor.constant(
-        f"{name}_codes", product.codes, storage_type(product.bits, signed=True, narrowest=narrowest)
+    product.node.replace_input_with(
+        1, _dequantized(product, editor, narrowest, clipped=product.node.op_type == "MatMul")
     )
-    scale = editor.constant(f"{name}_scale", product.scale)
-    axis = {"axis": product.axis} if product.scale.ndim else {}
-    weight = editor.before(product.node, "DequantizeLinear", [codes, scale], f"{name}_quantized", axis)
-    if product.node.op_type == "MatMul":
-        # Without it, ONNX Runtime 1.31 would use a kernel that rounds inputs to bytes and is wrong at 2 bits.
-        largest = float(np.max(product.scale)) * largest_code(product.bits, signed=True)
-        bounds = editor.bounds(name, -largest, largest)
-        weight = editor.before(product.node, "Clip", [weight, *bounds], f"{name}_values")
-    product.node.replace_input_with(1, weight)
+
+
+def qdq_held_weight(weight: HeldWeight, editor: GraphEditor, narrowest: int = _NARROWEST) -> None:
+    """All that read the weight read integers."""
+    bypass(weight.node, _dequantized(weight, editor, narrowest, clipped=True))
+
+
+def _dequantized(weight: IntegerWeight, editor: GraphEditor, narrowest: int, *, clipped: bool) -> ir.Value:
+    name = f"{weight.layer}.weight"
+    kind = storage_type(weight.bits, signed=True, narrowest=narrowest)
+    codes = editor.constant(f"{name}_codes", weight.codes, kind)
+    scale = editor.constant(f"{name}_scale", weight.scale)
+    axis = {"axis": weight.axis} if weight.scale.ndim else {}
+    value = editor.before(weight.node, "DequantizeLinear", [codes, scale], f"{name}_quantized", axis)
+    if not clipped:
+        return value
+    # Without it, ONNX Runtime 1.31 would use a kernel that rounds inputs to bytes and is wrong at 2 bits.
+    largest = float(np.max(weight.scale)) * largest_code(weight.bits, signed=True)
+    bounds = editor.bounds(name, -largest, largest)
+    return editor.before(weight.node, "Clip", [value, *bounds], f"{name}_values")
 
 
 QUANT_DOMAIN = "qonnx.custom_op.general"
@@ -142,11 +152,18 @@ def qonnx_activation(quant: ActivationQuant, editor: GraphEditor) -> None:
 
 def qonnx_weight(product: Product, editor: GraphEditor) -> None:
     """Weights in float whose Quant node gives back the integers: QONNX stores them so."""
-    name = f"{product.layer}.weight"
-    values = editor.constant(f"{name}_float", product.codes * product.aligned_scale)
-    scale = editor.constant(f"{name}_scale", product.aligned_scale)
-    quantized = _quant_node(editor, product.node, values, scale, product.bits, name, signed=True)
-    product.node.replace_input_with(1, quantized)
+    product.node.replace_input_with(1, _quantized(product, editor))
+
+
+def qonnx_held_weight(weight: HeldWeight, editor: GraphEditor) -> None:
+    bypass(weight.node, _quantized(weight, editor))
+
+
+def _quantized(weight: IntegerWeight, editor: GraphEditor) -> ir.Value:
+    name = f"{weight.layer}.weight"
+    values = editor.constant(f"{name}_float", weight.codes * weight.aligned_scale)
+    scale = editor.constant(f"{name}_scale", weight.aligned_scale)
+    return _quant_node(editor, weight.node, values, scale, weight.bits, name, signed=True)
 
 
 def _quant_node(
