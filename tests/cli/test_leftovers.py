@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hwbmpq.allocate import explain as explaining
+from hwbmpq.allocate import explain
 from hwbmpq.cli.main import main
 from hwbmpq.search import planning
 
@@ -77,7 +77,7 @@ def test_explanations_are_by_the_solver_that_was_asked_for(
 
     def spy(*args: object, solver: str = "auto", **options: object) -> object:
         asked.append(solver)
-        return explaining.explain(*args, solver=solver, **options)  # type: ignore[arg-type]
+        return explain(*args, solver=solver, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(planning, "explain", spy)
     typed("plan", *NETWORK, "--sensitivity", "uniform", "--budget", "memory=80%", "--solver", "glpk")
