@@ -337,6 +337,7 @@ def final_report(allocator: BitAllocator, remarks: Sequence[str] = ()) -> Plan |
         objective=last.objective,
         is_optimized=allocator.method.is_optimal,
         with_explanation=allocator.method.is_optimal,
+        solver=allocator.config.solver,
     )
     return replace(found, remarks=(*remarks, *found.remarks))
 

@@ -176,7 +176,9 @@ def _cost_table(plan: "Plan", width: int) -> Table:
         share = "" if objective is None else f"{plan.share_of_range(objective):.1%}"
         table.add_row(label, *cells, share, style=style)
 
-    add("this plan", [cost.total for cost in costs], plan.allocation.objective, "bold")
+    over = any(cost.budget is not None and cost.total > cost.budget for cost in plan.costs.values())
+    label = "this plan, over budget" if over else "this plan"
+    add(label, [cost.total for cost in costs], plan.allocation.objective, "bold red" if over else "bold")
     add("budget", [cost.budget for cost in costs], None)
     add("left", [None if c.budget is None else c.budget - c.total for c in costs], None)
     table.add_section()

@@ -38,8 +38,13 @@ def print_report(console: Console, report: "RunReport", *, all_rows: bool = Fals
 
 
 def _print_headlines(console: Console, report: "RunReport") -> None:
-    rows = ((one.name, _cell(one), one.text(one.budget), one.text(one.reference)) for one in report.headlines)
+    rows = ((one.name, _cell(one), _budget(one), one.text(one.reference)) for one in report.headlines)
     print_table(console, "Result", ("", ">", ">budget", ">in float"), rows)
+
+
+def _budget(headline: "Headline") -> Text:
+    over = headline.is_met is False
+    return Text(headline.text(headline.budget) + (" exceeded" if over else ""), style="red" if over else "")
 
 
 def _print_epochs(console: Console, report: "RunReport") -> None:
@@ -149,6 +154,8 @@ def print_run(
 
 def _size_line(size: "SizeAccount") -> str:
     weights = next(line for line in size.lines if line.label == "packed weights")
+    if not weights.actual_bytes:
+        return f"model.safetensors: {in_bytes(size.actual_bytes or 0)}, all in float; hwbmpq.load reads it"
     return (
         f"model.safetensors: {in_bytes(size.actual_bytes or 0)}, of which weights {in_bytes(weights.actual_bytes or 0)} "
         f"(predicted {in_bytes(size.predicted_bytes)}); hwbmpq.load reads it"

@@ -180,6 +180,7 @@ def plan(
         allocation,
         objective=objective,
         with_explanation=with_explanation,
+        solver=solver,
         on_step=on_step,
     )
 
@@ -192,6 +193,7 @@ def report_on(
     objective: str = "linear",
     is_optimized: bool = True,
     with_explanation: bool = False,
+    solver: str = "auto",
     on_step: Callable[[int, int], None] | None = None,
 ) -> Plan:
     """The report of an allocation: its costs, and the single-width alternatives beside it."""
@@ -201,7 +203,7 @@ def report_on(
     explanation: Explanation | None = None
     if with_explanation:
         extra = {name: [_EXTRA_BITS] for name in space.limits if costs.table(name).unit == "bit"}
-        explanation = explain(allocation, increases=extra, on_step=on_step)
+        explanation = explain(allocation, increases=extra, solver=solver, on_step=on_step)
     return Plan(
         target=costs.profile.target,
         objective=objective,
