@@ -130,8 +130,8 @@ def print_comparison(console: Console, reports: "Sequence[RunReport]") -> None:
 def _cell(headline: "Headline | None") -> Text:
     if headline is None:
         return Text("·", style="dim")
-    style = {True: "green", False: "red", None: ""}[headline.is_met]
-    return Text(headline.text(headline.value), style=style)
+    style = "red" if headline.is_lower_bound else {True: "green", False: "red", None: ""}[headline.is_met]
+    return Text(headline.shown, style=style)
 
 
 def print_run(
@@ -148,10 +148,14 @@ def print_run(
 
 
 def _size_line(size: "SizeAccount") -> str:
-    weights = next(line for line in size.lines if line.label == "packed weights")
+    device = size.on_device
+    actual, total = device.actual_bytes or 0, size.actual_bytes or 0
+    foretold = (
+        "as planned" if actual == device.predicted_bytes else f"{in_bytes(device.predicted_bytes)} foretold"
+    )
     return (
-        f"model.safetensors: {in_bytes(size.actual_bytes or 0)}, of which weights {in_bytes(weights.actual_bytes or 0)} "
-        f"(predicted {in_bytes(size.predicted_bytes)}); hwbmpq.load reads it"
+        f"model.safetensors: {in_bytes(total)}: {in_bytes(actual)} that the device stores ({foretold}) and "
+        f"{in_bytes(total - actual)} of file header; hwbmpq.load reads it"
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from hwbmpq.costs.table import Number
+from hwbmpq.costs.table import Number, Uncosted
 from hwbmpq.deprecated import warn
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.json_file import read_json
@@ -39,10 +39,24 @@ class Headline:
     """The same in float, where that is known."""
     is_metric: bool = False
     """Whether it says how good the network is at its task."""
+    uncosted: tuple[Uncosted, ...] = ()
+    """What it is without: it is at least this, then."""
+
+    @property
+    def is_lower_bound(self) -> bool:
+        return bool(self.uncosted)
 
     @property
     def is_met(self) -> bool | None:
-        return None if self.budget is None else self.value <= self.budget
+        """None without a budget, and where a lower bound is within it."""
+        if self.budget is None or (self.is_lower_bound and self.value <= self.budget):
+            return None
+        return self.value <= self.budget
+
+    @property
+    def shown(self) -> str:
+        """The value as text."""
+        return f"at least {self.text(self.value)}" if self.is_lower_bound else self.text(self.value)
 
     def text(self, value: Number | None) -> str:
         """A value of the same kind, with its unit; nothing for None."""
@@ -139,7 +153,10 @@ class RunReport:
             "state": self.state,
             "facts": self.facts.to_dict(),
             "plan": None if self.plan is None else self.plan.to_dict(),
-            "headlines": [{**asdict(one), "is_met": one.is_met} for one in self.headlines],
+            "headlines": [
+                {**asdict(one), "is_lower_bound": one.is_lower_bound, "is_met": one.is_met}
+                for one in self.headlines
+            ],
             "epochs": [epoch.to_dict() for epoch in self.epochs],
             "moves": [asdict(move) for move in self.moves],
             "sensitivities": {str(epoch): dict(found) for epoch, found in self.sensitivities.items()},
@@ -197,6 +214,7 @@ def _costs_now(facts: RunFacts, last: Mapping[str, Any]) -> list[Headline]:
             unit=table.unit,
             budget=facts.limits.get(name),
             reference=weights if name == "memory" and table.float_total is None else table.float_total,
+            uncosted=table.uncosted,
         )
         for name, table in facts.tables.items()
     ]
@@ -206,7 +224,14 @@ def _headlines(
     facts: RunFacts, plan: Plan | None, history: Sequence[Mapping[str, Any]], result: Mapping[str, Any] | None
 ) -> list[Headline]:
     found = [
-        Headline(name=name, value=cost.total, unit=cost.unit, budget=cost.budget, reference=cost.float_total)
+        Headline(
+            name=name,
+            value=cost.total,
+            unit=cost.unit,
+            budget=cost.budget,
+            reference=cost.float_total,
+            uncosted=cost.uncosted,
+        )
         for name, cost in ({} if plan is None else plan.costs).items()
     ]
     if plan is None and history:
