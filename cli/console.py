@@ -4,7 +4,7 @@ import sys
 import traceback
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import rich.console
 import rich.markup
@@ -41,6 +41,10 @@ class Text(rich.text.Text):
 
     def __init__(self, text: str = "", *args: Any, **options: Any) -> None:
         super().__init__(printable(text, keep=_LINES), *args, **options)
+
+    def append_text(self, text: rich.text.Text) -> Self:
+        super().append_text(text)
+        return self
 
 
 class Console(rich.console.Console):

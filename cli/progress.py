@@ -82,6 +82,9 @@ class TrainingProgress:
         self._bits = self._short(allocator.bits)
         self._epoch_started = time.monotonic()
 
+    def on_remark(self, remark: str) -> None:
+        print_remarks(self._console, [remark])
+
     def during_calibration(self, what: str, done: int, total: int) -> None:
         """A bar of its own for each thing that takes a while without training."""
         self._advance(what, min(done, total), total)
@@ -149,7 +152,9 @@ def _what_is_ahead(allocator: Any, activation_bits: str | int) -> list[str]:
     if allocator.method.in_float:
         return ["in float: nothing is quantized"]
     candidates = ", ".join(costs.label(width) for width in costs.widths)
-    ends = ", ".join(dict.fromkeys(str(costs.choices[name][0]) for name in costs.ends))
+    ends = ", ".join(
+        dict.fromkeys(str(costs.choices[layer.name][0]) for layer in space.graph if layer.is_end)
+    )
     lines = [f"candidates {candidates}; first and last layer {ends}"]
     if allocator.method.keeps_budget:
         limits = (f"{name} up to {amount(v, costs.table(name).unit)}" for name, v in space.limits.items())

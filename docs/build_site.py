@@ -17,7 +17,7 @@ import latex2mathml.converter
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 STAGE = ROOT / "build" / "docs"
-TOP_PAGES = ("CONTRIBUTING.md", "CHANGELOG.md")
+TOP_PAGES = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 _MATH = re.compile(
     r"^```math\n(?P<fenced>.*?)^```$|\$\$(?P<display>.+?)\$\$|\$(?P<inline>[^\s$][^$\n]*)\$"
     r"|^```.*?^```$|`[^`\n]+`",  # code is left alone: what looks like a formula there is a shell's variable

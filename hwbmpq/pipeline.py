@@ -2,7 +2,8 @@
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from hwbmpq.deprecated import renamed_attribute
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import describe
 from hwbmpq.hardware import load_profile
+from hwbmpq.printable import cut
 from hwbmpq.quant import as_float, prepare
 from hwbmpq.report import Plan, RunFacts, build_report, find_trade_off, read_facts
 from hwbmpq.search.allocator import BitAllocator
@@ -31,7 +33,7 @@ from hwbmpq.search.space import SearchSpace
 from hwbmpq.search.space import build_search_space as build_search_space
 from hwbmpq.tasks import Task, get_task
 from hwbmpq.training.evaluation import EVALUATION_BATCH, Evaluation, evaluate, figures
-from hwbmpq.training.hooks import Progress, TrainingHook
+from hwbmpq.training.hooks import Progress, TrainingHook, tell
 from hwbmpq.training.ptq.run import calibrate_only, loss_of
 from hwbmpq.training.run_directory import RunDirectory
 from hwbmpq.training.settings import RunSettings
@@ -40,6 +42,7 @@ from hwbmpq.training.setup import (
     check_outputs,
     example_input,
     find_device,
+    float_remark,
     keep_freed_memory,
     place,
     training_batches,
@@ -62,6 +65,8 @@ class Compression:
     """Of the network as it stands at the end, on the test images, which nothing was chosen by."""
     metric: Metric = field(default_factory=Metric)
     """What the evaluation's value is."""
+    task: str = "classification"
+    """What the network was trained for, as the settings or the task itself call it."""
     compared_on: str = "test"
     """The images that epochs were compared on: ``validation``, or ``test`` if nothing was held out."""
     progress: Progress
@@ -72,6 +77,8 @@ class Compression:
     """Of this process; a run that was resumed took longer."""
     size: "SizeAccount | None" = None
     """Of the packed file, if there is a run directory to keep it in."""
+    remarks: tuple[str, ...] = ()
+    """Warnings about the run as a whole; the plan has them too."""
 
 
 def compress(
@@ -103,6 +110,7 @@ def compress(
             "a run without training has nothing to continue",
             hint="leave state out to calibrate anew, or set epochs to train",
         )
+    title = settings.task if task is None else task.title
     task = get_task(task or settings.task, label_smoothing=settings.label_smoothing)
     data = with_validation(data, settings)
     _get_ready(network, data, settings, task)
@@ -116,20 +124,23 @@ def compress(
         progress = calibrate_only(network, allocator, data, settings, task, run=run, hooks=hooks)
     else:
         trainer = make_trainer(network, allocator, data, settings, task, run=run, hooks=hooks)
-        _begin(trainer, data, state)
+        _begin(trainer, data, state, hooks)
         if run is not None and distributed.rank() == 0 and trainer.progress.epoch < settings.epochs:
             run.forget_exports()
         if on_trainer is not None:
             on_trainer(trainer)
         progress = trainer.run()
     folder = run if distributed.rank() == 0 else None
+    remarks = float_remark(progress.float_accuracy, data, settings, task)
     result = Compression(
         evaluation=_last_evaluation(network, data, progress, task),
+        task=title,
         metric=task.described,
         compared_on=_compared_on(data),
         progress=progress,
         decisions=tuple(allocator.history),
-        plan=final_report(allocator),
+        plan=final_report(allocator, remarks),
+        remarks=remarks,
         seconds=time.monotonic() - start,
         size=None if folder is None else _save_packed(network, data, settings, folder),
     )
@@ -273,14 +284,30 @@ def make_trainer(
     )
 
 
-def _begin(trainer: Trainer, data: ImageData, state: Mapping[str, Any] | None) -> None:
+def _begin(
+    trainer: Trainer, data: ImageData, state: Mapping[str, Any] | None, hooks: Sequence[TrainingHook]
+) -> None:
     if state is not None:
-        trainer.load_state_dict(state)
+        with _fitting(trainer.settings.model):
+            trainer.load_state_dict(state)
     elif trainer.settings.weights or trainer.settings.pretrained:
         # To compare the result with, on the same images; nothing is chosen by it.
         with as_float(trainer.model):
             found = evaluate(trainer.model, data.test.batches(EVALUATION_BATCH), trainer.task)
         trainer.progress.float_accuracy = found.value
+        tell(hooks, float_remark(found.value, data, trainer.settings, trainer.task))
+
+
+@contextmanager
+def _fitting(model: str) -> Iterator[None]:
+    """A checkpoint that is not of this network, or not as we write it, is one error."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError) as error:
+        what = next(iter(str(error).splitlines()), type(error).__name__)
+        raise HwbmpqError(
+            f"the checkpoint does not fit {model}: {cut(what)}", hint="was the run's config.yaml changed?"
+        ) from error
 
 
 def restore(
@@ -290,22 +317,17 @@ def restore(
     check_outputs(network, data, settings.task, at_least=True)
     graph = describe(network, example_input(network, data.test), tie=settings.tie)
     prepare(network, graph, per_channel=settings.per_channel, quantizer=settings.quantizer)
-    try:
+    with _fitting(settings.model):
         network.load_state_dict(state["model"])
-    except (KeyError, RuntimeError) as error:
-        raise HwbmpqError(
-            f"the checkpoint does not fit {settings.model}: {str(error).splitlines()[0]}",
-            hint="was the run's config.yaml changed?",
-        ) from error
     return place(network, find_device(settings.device), data).eval()
 
 
-def final_report(allocator: BitAllocator) -> Plan | None:
-    """The report of the widths that an allocator ended with."""
+def final_report(allocator: BitAllocator, remarks: Sequence[str] = ()) -> Plan | None:
+    """The report of the widths that an allocator ended with; ``remarks`` come before its own."""
     if not allocator.history:
         return None
     last = allocator.history[-1]
-    return report_on(
+    found = report_on(
         allocator.space,
         last.decided_by,
         last.allocation,
@@ -313,6 +335,7 @@ def final_report(allocator: BitAllocator) -> Plan | None:
         is_optimized=allocator.method.is_optimal,
         with_explanation=allocator.method.is_optimal,
     )
+    return replace(found, remarks=(*remarks, *found.remarks))
 
 
 def summary(result: Compression, settings: RunSettings) -> dict[str, Any]:
@@ -323,7 +346,7 @@ def summary(result: Compression, settings: RunSettings) -> dict[str, Any]:
         "data": settings.data,
         "method": settings.method,
         "epochs": settings.epochs,
-        "task": settings.task,
+        "task": result.task,
         **figures(metric, "test", result.evaluation),
         "test_images": result.evaluation.images,
         f"float_{metric.key}": progress.float_accuracy,
@@ -332,7 +355,8 @@ def summary(result: Compression, settings: RunSettings) -> dict[str, Any]:
         else None,
         "decisions": len(result.decisions),
         "packed_file": None if result.size is None else result.size.to_dict(),
-        **({"plan": None} if result.plan is None else result.plan.to_dict()),
+        "normalise": settings.normalise,
+        **({"plan": None, "remarks": list(result.remarks)} if result.plan is None else result.plan.to_dict()),
     }
 
 

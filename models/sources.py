@@ -1,21 +1,20 @@
 """``--model`` specifications: ``timm:NAME``, ``torchvision:NAME``, ``hwbmpq:NAME``, ``file:…``."""
 
-import contextlib
-import importlib.util
 import inspect
 import re
-import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
 from hwbmpq.data.torchvision_import import import_timm, import_torchvision
+from hwbmpq.data.user_file import function_of
 from hwbmpq.errors import HwbmpqError, ModelLoadError, UnknownNameError
+from hwbmpq.models.bounded import BoundedMemory
 from hwbmpq.models.exported import load_exported
 from hwbmpq.models.weights import load_weights
 from hwbmpq.models.zoo import NETWORKS
@@ -59,16 +58,21 @@ def load_model(
     *,
     num_classes: int | None = None,
     input_size: tuple[int, ...] | None = None,
+    default_input_size: tuple[int, ...] | None = None,
     pretrained: bool = False,
     weights: str | Path | None = None,
     device: str = "cpu",
     seed: int | None = None,
+    most_bytes: int | None = None,
 ) -> LoadedModel:
     """Build the network that ``spec`` names.
 
-    ``num_classes`` None keeps the source's own. ``input_size`` None takes the network's own size.
+    ``num_classes`` None keeps the source's own. ``input_size`` None takes the network's own size, or
+    ``default_input_size`` if it does not say one.
     ``pretrained`` lets timm and torchvision fetch their weights; ``weights`` is a local file.
     ``device="meta"`` builds shapes without memory. ``seed`` makes random weights the same every time.
+    ``most_bytes`` bounds the tensors of a network that is named by somebody else; code of one's own (``file:``) is not
+    bound.
     """
     kind, _, name = spec.partition(":")
     if kind not in _SOURCES or not name:
@@ -77,7 +81,8 @@ def load_model(
         raise ModelLoadError(f"a network cannot have {num_classes} classes", hint="give at least 1")
     if device == "meta" and (pretrained or weights):
         raise ModelLoadError("weights cannot be loaded on the meta device")
-    with torch.device(device), torch.random.fork_rng(devices=[], enabled=seed is not None):
+    bound = nullcontext() if most_bytes is None or kind == "file" else BoundedMemory(most_bytes)
+    with torch.device(device), torch.random.fork_rng(devices=[], enabled=seed is not None), bound:
         if seed is not None:
             torch.manual_seed(seed)
         network, own_size = _SOURCES[kind](
@@ -85,7 +90,7 @@ def load_model(
         )
     if weights is not None:
         load_weights(network, weights)
-    size = input_size or own_size
+    size = input_size or own_size or default_input_size
     if size is None:
         raise ModelLoadError(
             f"{spec} does not say which input it takes", hint="add the size, for example --input 3x224x224"
@@ -175,15 +180,7 @@ def _from_file(request: _Request) -> tuple[nn.Module, tuple[int, ...] | None]:
 
 
 def _call_factory(path: Path, factory: str, num_classes: int | None) -> nn.Module:
-    module = import_file(path)
-    build = getattr(module, factory, None)
-    if not callable(build):
-        own = [
-            name
-            for name, value in vars(module).items()
-            if getattr(value, "__module__", "") == module.__name__
-        ]
-        raise UnknownNameError(f"function or class in {path}", factory, own)
+    build = function_of(path, factory, ModelLoadError)
     arguments = inspect.signature(build).parameters.values()
     takes_classes = any(a.name == "num_classes" or a.kind is a.VAR_KEYWORD for a in arguments)
     if num_classes is not None and not takes_classes:
@@ -197,29 +194,6 @@ def _call_factory(path: Path, factory: str, num_classes: int | None) -> nn.Modul
     if not isinstance(network, nn.Module):
         raise ModelLoadError(f"{factory} in {path} returned {type(network).__name__}, not torch.nn.Module")
     return network
-
-
-def import_file(path: Path) -> ModuleType:
-    """The user's own file as a module; its neighbours can be imported from it."""
-    if not path.is_file():
-        raise ModelLoadError(f"no file {path}", hint="check the path; it is relative to this folder")
-    with contextlib.suppress(ImportError):
-        import_torchvision()  # beside a CPU-only torch, the file's own import of it or of timm would fail
-    specification = importlib.util.spec_from_file_location(f"hwbmpq_user_{path.stem}", path)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[specification.name] = module  # dataclasses and pickle look their module up there
-    sys.path.insert(0, str(path.resolve().parent))  # the file may import its neighbours
-    try:
-        specification.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # the user's own code
-        raise ModelLoadError(
-            f"importing {path} raised {type(error).__name__}: {error}", hint="--debug shows where"
-        ) from error
-    finally:
-        sys.path.remove(str(path.resolve().parent))
-    return module
 
 
 _SOURCES: dict[str, _Source] = {

@@ -10,10 +10,13 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from hwbmpq.errors import WeightsError
+from hwbmpq.io import open_regular
+from hwbmpq.models.archives import check_archive
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
 _PREFIXES = ("module.", "_orig_mod.")  # of DataParallel and torch.compile
 _MOST_LISTED = 8
+_MOST_BYTES = 1 << 36
 _HOW_TO_SAVE = "save only the tensors: torch.save(model.state_dict(), 'weights.pt'), or use safetensors"
 
 
@@ -35,17 +38,23 @@ def _read(path: Path) -> object:
     if not path.is_file():
         raise WeightsError(f"no weights file {path}", hint="check the path; it is relative to this folder")
     try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about formats that are refused a moment later
-            return torch.load(path, map_location="cpu", weights_only=True)
+        with open_regular(path, _MOST_BYTES) as file:
+            if path.suffix == ".safetensors":
+                return load_file(path)
+            check_archive(file)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about formats that are refused a moment later
+                return torch.load(file, map_location="cpu", weights_only=True)
     except SafetensorError as error:
         raise WeightsError(
             f"{path} is damaged or not a safetensors file: {error}", hint=_HOW_TO_SAVE
         ) from error
     except OSError as error:
-        raise WeightsError(f"cannot read {path}: {error}") from error
+        raise WeightsError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise WeightsError(
+            f"{path} is damaged or not a torch checkpoint: {error}", hint=_HOW_TO_SAVE
+        ) from error
     except UnpicklingError as error:
         raise WeightsError(
             f"{path} holds more than tensors, or is not a torch checkpoint; it was not unpickled, since that could "

@@ -52,7 +52,8 @@ class Residual(nn.Module):
 
 @pytest.fixture(scope="module")
 def data() -> ImageData:
-    return load_data("fake", input_size=(3, 8, 8), classes=5, train_limit=48, test_limit=20)
+    """48 images to train on once 5 are held out for validation."""
+    return load_data("fake", input_size=(3, 8, 8), classes=5, train_limit=53, test_limit=20)
 
 
 def settings_for(**given: Any) -> RunSettings:
@@ -155,7 +156,7 @@ def assert_history_is_complete(run: RunDirectory, result: Compression, method: s
 
 def test_bmpq_learns_the_digits(tmp_path: Path) -> None:
     """8x8 images, {2, 4} bits: far from chance (a tenth) in a few epochs."""
-    digits = load_data("digits", input_size=(3, 8, 8), train_limit=600, test_limit=200)
+    digits = load_data("digits", input_size=(3, 8, 8), train_limit=667, test_limit=200)
     settings = settings_for(data="digits", bits=[2, 4], epochs=6, batch_size=32, lr=0.05)
     result = compress(network(10), digits, settings)
     assert result.evaluation.accuracy > 0.6

@@ -199,6 +199,8 @@ def test_method_data_source_and_export_format_of_a_plug_in(run: Run, tmp_path: P
         ((*PLAIN, "--solver", "second_high"), "did you mean second-highs"),
         ((*COMPRESS, "--method", "narowest"), "no method named 'narowest': did you mean narrowest?"),
         ((*COMPRESS, "--data", "more_nose"), "no data source named 'more_nose': did you mean more-noise?"),
+        ((*COMPRESS, "--task", "eror_rate"), "no task named 'eror_rate': did you mean error-rate?"),
+        ((*COMPRESS, "--task", "unfinished"), "task unfinished has no measure(outputs, targets)"),
         (("export", "run", "--format", "width"), "no export format named 'width': did you mean widths?"),
     ],
 )
@@ -226,6 +228,14 @@ def test_settings_know_what_plug_ins_add(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(SENSITIVITIES, "_known", dict(SENSITIVITIES._known))
     SENSITIVITIES.add("own", SimpleNamespace(measure=print, needs_data=False))
     assert resolve_settings({**base, "sensitivity": "own"}).sensitivity == "own"
+
+
+def test_a_task_of_a_plug_in(run: Run, tmp_path: Path) -> None:
+    found = run(*COMPRESS, "--data", "fake", "--task", "error-rate", "--run-dir", "run")
+    assert found["task"] == "error_rate"
+    assert found["metric"] == {"name": "error rate", "higher_is_better": False, "is_share": True}
+    assert 0 <= found["test_metric"] <= 1
+    assert run("evaluate", "run", "--json")["test_metric"] == found["test_metric"]
 
 
 def test_a_weight_quantizer_of_a_plug_in(run: Run) -> None:

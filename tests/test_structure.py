@@ -17,7 +17,7 @@ FOLDERS = {"hwbmpq": "hwbmpq", "cli": "hwbmpq.cli", "models": "hwbmpq.models"}
 LAYERS = """
     printable
     errors
-    units values registry io deprecated hardware_profiles
+    units values normalisation registry io deprecated hardware_profiles
     json_file
     hardware distributed inputs
     quant data
@@ -86,7 +86,7 @@ def test_few_modules_lie_loose_and_pyproject_lists_the_folders_with_code() -> No
     loose = sorted(path.stem for path in (ROOT / "hwbmpq").glob("[!_]*.py"))
     assert (
         loose
-        == "distributed errors inputs io json_file pipeline printable registry testing units values".split()
+        == "distributed errors inputs io json_file normalisation pipeline printable registry testing units values".split()
     )
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     found = [name.removesuffix(".__init__") for name in modules() if name.endswith(".__init__")]

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from typing import Any
 
 import hwbmpq
+from hwbmpq.cli.console import escape
 from hwbmpq.cli.options.common import add_count
 from hwbmpq.cli.options.network import OpenedRun, add_run_options, open_run
 from hwbmpq.cli.progress import progress
@@ -61,6 +62,7 @@ def run(args: argparse.Namespace) -> None:
         print_json(content)
         return
     console = OutputConsole()
+    console.print(escape(opened.data.inputs))
     print_remarks(console, opened.remarks)
     print_timings(console, timings, threads=args.threads)
     integers = timings.get(hwbmpq.export.deployment.INTEGER_FORM)

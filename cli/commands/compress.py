@@ -151,13 +151,19 @@ def _train(
     state = _saved_state(args, folder, settings, console)
     # A checkpoint has the weights: what the run began with is not looked for again.
     source = settings if state is None else settings.model_copy(update={"weights": None, "pretrained": False})
-    model, data = build(source, download=args.download)
+    is_old = args.resume is not None and settings.normalise is None
+    model, data = build(source, download=args.download, is_from_0_1_0=is_old, state=state)
     data = hwbmpq.pipeline.with_validation(data, settings)
     # What the data and the network's own defaults made of it: other images must not change it afterwards.
     size = "x".join(map(str, model.input_size))
     held_out = 0 if data.validation is None else len(data.validation)
     settings = settings.model_copy(
-        update={"input": size, "num_classes": data.classes, "validation": float(held_out)}
+        update={
+            "input": size,
+            "num_classes": data.classes,
+            "validation": float(held_out),
+            "normalise": data.normalise,
+        }
     )
     if not is_baseline:
         _announce(args, console, settings, model, data)
@@ -201,6 +207,7 @@ def _saved_state(
             "trains the same network",
         )
     state, problem = folder.load_checkpoint()
+    hwbmpq.training.check_state(state)
     if problem:
         print_remarks(console, [f"{problem}: the state before is used"])
     progress = state["progress"]
@@ -235,9 +242,12 @@ def _announce(
     classes = "" if data.classes is None else f", {data.classes} classes"
     console.print(
         f"[bold]{escape(model.title)}[/] on {escape(settings.target)}, {escape(settings.data)}: "
-        f"{len(data.train):,} training{validation} and {len(data.test):,} test images{classes}",
+        f"{len(data.train):,} training{validation} and {len(data.test):,} test {data.samples}{classes}",
         soft_wrap=True,
     )
+    console.print(escape(data.inputs), soft_wrap=True)
+    if settings.epochs:
+        console.print(_augmentation(settings, data), soft_wrap=True)
     remarks = list(data.remarks)
     if data.validation is None and settings.epochs:
         remarks.append("no images are held out for validation: the best epoch is chosen by the test images")
@@ -253,6 +263,12 @@ def _announce(
     print_remarks(console, remarks)
     if args.recipe is not None:
         console.print(_compared_with_paper(args.recipe, settings), soft_wrap=True)
+
+
+def _augmentation(settings: "RunSettings", data: "ImageData") -> str:
+    if data.samples == "images":
+        return f"augmentation: {settings.augment or data.augment}; --augment changes that"
+    return "augmentation: none, since the samples are not images"
 
 
 def _compared_with_paper(recipe: str, settings: "RunSettings") -> str:
@@ -332,6 +348,7 @@ def _show(args: argparse.Namespace, trained: _Trained, baseline: _Trained | None
         return
     output = OutputConsole()
     if args.quiet:
+        print_remarks(output, result.remarks)
         output.print("\n".join([*accuracy_lines(result, settings), f"run: {escape(str(path))}"]))
     else:
         print_run(output, result, settings, path, title=trained.title, all_rows=args.all)

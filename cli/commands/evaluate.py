@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
     file = _file(args)
     opened = open_run(args)
     found, remarks = _evaluate(opened, args.runtime, file)
-    metric = opened.task.described
+    warnings, metric = _doubts(opened, found), opened.task.described
     if args.json:
         content = {
             "run": args.folder,
@@ -54,17 +54,21 @@ def run(args: argparse.Namespace) -> None:
             "file": None if file is None else str(file),
             "epoch": opened.epoch if file is None else None,  # a file does not say
             "data": opened.settings.data,
+            "normalise": opened.data.normalise,
             **hwbmpq.training.figures(metric, "test", found),
             "test_images": found.images,
             "remarks": remarks,
+            "warnings": warnings,
         }
         print_json(content)
         return
     console = OutputConsole()
-    print_remarks(console, [*opened.remarks, *remarks])
+    console.print(escape(opened.data.inputs))
+    print_remarks(console, [*opened.remarks, *remarks, *warnings])
     where = "" if file is None else f", {escape(file.name)} in {args.runtime.replace('packed', 'torch')}"
     console.print(
-        f"[bold]test {escape(metric.name)} {metric.text(found.value)}[/], loss {found.loss:.4f} on {counted(found.images, 'image')} of "
+        f"[bold]test {escape(metric.name)} {metric.text(found.value)}[/], loss {found.loss:.4f} on "
+        f"{counted(found.images, opened.data.samples.removesuffix('s'))} of "
         f"{escape(opened.settings.data)}{where}"
     )
 
@@ -111,3 +115,16 @@ def _evaluate(opened: OpenedRun, runtime: str, file: Path | None) -> "tuple[Eval
     # The packed weights go into the run's own network, so that ``file:`` specifications work too.
     network = opened.network if file is None else hwbmpq.load(file, model=build(opened.settings)[0].network)
     return hwbmpq.training.evaluate(network, opened.data.test.batches(batch), opened.task), []
+
+
+def _doubts(opened: OpenedRun, found: "Evaluation") -> list[str]:
+    """A warning if a classifier does no better than guessing."""
+    doubt = hwbmpq.data.chance_remark(
+        found.value,
+        found.images,
+        opened.data.classes if opened.task.has_classes else None,
+        inputs=opened.data.inputs,
+        what="the network",
+        name=opened.settings.data,
+    )
+    return [] if doubt is None else [doubt]

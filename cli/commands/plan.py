@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hwbmpq
+from hwbmpq.cli.console import escape
 from hwbmpq.cli.options.common import HTML, add_output_options, check_output, seconds
 from hwbmpq.cli.options.sensitivity import add_sensitivity_options, prepare
 from hwbmpq.cli.options.settings import (
@@ -91,7 +92,15 @@ def run(args: argparse.Namespace) -> None:
     if args.html is not None:
         _write_page(args.html, space, plan, title=model.title)
     if args.json:
-        content = {"model": model.spec, "input_size": list(model.input_size), **plan.to_dict()}
+        content = {
+            "model": model.spec,
+            "input_size": list(model.input_size),
+            "inputs": prepared.inputs,
+            **plan.to_dict(),
+        }
         print_json({**content, "remarks": [*content["remarks"], *prepared.remarks]})
-    else:
-        print_plan(OutputConsole(), plan, title=model.title, all_rows=args.all, remarks=prepared.remarks)
+        return
+    console = OutputConsole()
+    print_plan(console, plan, title=model.title, all_rows=args.all, remarks=prepared.remarks)
+    if prepared.inputs:
+        console.print(escape(prepared.inputs))

@@ -80,14 +80,14 @@ def _add_cost_options(parser: argparse.ArgumentParser) -> None:
         "'hwbmpq costs list' shows them",
     )
     add_settings(group, "bits", help="weight widths (default: all integer widths of the device)")
-    words = ("same", "widest", "float")
+    words = ("auto", "same", "widest", "float")
     group.add_argument(
         "--activation-bits",
         type=activation_bits(*words),
-        default="same",
+        default="auto",
         metavar=f"{'|'.join(words)}|N",
-        help="activation width that goes with each weight width: the same (or the next one that runs with it), "
-        "the widest up to 8 for all, float, or a number (default: %(default)s)",
+        help="activation width that goes with each weight width: auto (what compress takes without other flags), the same "
+        "(or the next one that runs with it), the widest up to 8 for all, float, or a number (default: %(default)s)",
     )
 
 
@@ -123,9 +123,11 @@ def run_show(args: argparse.Namespace) -> None:
 
 
 def _tabulate(graph: "LayerGraph", profile: "HardwareProfile", args: argparse.Namespace) -> "NetworkCosts":
-    return hwbmpq.costs.tabulate(
-        graph, profile, costs=args.cost, bits=args.bits, activation_bits=args.activation_bits
-    )
+    options = {"bits": args.bits, "activation_bits": args.activation_bits}
+    if args.activation_bits == "auto":
+        bits = args.bits or hwbmpq.hardware.common_widths(graph, profile)
+        options = {"choices": hwbmpq.search.default_choices(graph, profile, bits)}
+    return hwbmpq.costs.tabulate(graph, profile, costs=args.cost, **options)
 
 
 def run_compare(args: argparse.Namespace) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from hwbmpq.cli.options.settings import (
 )
 from hwbmpq.cli.progress import progress, status
 from hwbmpq.errors import ModelLoadError, TraceError
+from hwbmpq.normalisation import Normalisation
 
 if TYPE_CHECKING:
     from hwbmpq.data import ImageData, OpenData
@@ -26,9 +28,9 @@ if TYPE_CHECKING:
 
 
 def describe_model(
-    args: argparse.Namespace, *, needs_values: bool = False
+    args: argparse.Namespace, *, needs_values: bool = False, data: "OpenData | None" = None
 ) -> "tuple[LoadedModel, LayerGraph]":
-    """The network that the options name, and its graph.
+    """The network that the options name, and its graph; of the size of ``data`` if nothing else says a size.
 
     A zoo's network is built on the meta device, without memory for its weights, if nothing needs them.
     """
@@ -37,8 +39,13 @@ def describe_model(
     with status(f"reading {args.model}"), redirect_stdout(sys.stderr):
         for device in ("cpu",) if needs_values else ("meta", "cpu"):
             try:
-                model = load_model(args, num_classes=args.num_classes, device=device)
-                graph = hwbmpq.describe(model.network, model.example_input(), tie=args.tie)
+                model = load_model(
+                    args, num_classes=args.num_classes, device=device, **_sizes(args.model, data)
+                )
+                example = model.example_input()
+                if data is not None:
+                    example = example.to(data.input_dtype(given_on_command_line(args).get("normalise")))
+                graph = hwbmpq.describe(model.network, example, tie=args.tie)
                 return model, graph.with_scales(per_channel=getattr(args, "per_channel", False))
             except (ModelLoadError, TraceError):
                 if device == "cpu":
@@ -53,7 +60,10 @@ def load_model(
     num_classes: int | None = None,
     **options: Any,
 ) -> "LoadedModel":
-    """The network of options or settings; their input size stands above ``input_size``."""
+    """The network of options or settings; their input size stands above ``input_size``.
+
+    ``options`` are those of ``hwbmpq.models.load_model``.
+    """
     size = input_size if source.input is None else hwbmpq.models.parse_input_size(source.input)
     return hwbmpq.models.load_model(
         source.model,
@@ -65,36 +75,85 @@ def load_model(
     )
 
 
-def load_network(settings: "RunSettings", data: "OpenData") -> "LoadedModel":
-    """The network of a run that starts, made for its data unless the settings say otherwise."""
-    classes, size = settings.num_classes or data.classes, data.default_input_size
+def _sizes(model: str, data: "OpenData | None") -> "dict[str, Any]":
+    """The input size that the data asks for, as options of ``load_model``.
+
+    One's own network may say its size itself, which stands above that.
+    """
+    if data is None:
+        return {}
+    if not model.startswith("file:"):
+        return {"input_size": data.default_input_size}
+    return {"default_input_size": data.default_input_size or data.common_size}
+
+
+def load_network(
+    settings: "RunSettings", data: "OpenData", *, most_bytes: int | None = None
+) -> "LoadedModel":
+    """The network of a run, made for its data unless the settings say otherwise."""
+    is_own, sizes = settings.model.startswith("file:"), _sizes(settings.model, data)
     try:
-        return load_model(settings, input_size=size, num_classes=classes, seed=settings.seed)
+        classes = settings.num_classes or data.classes
+        model = load_model(
+            settings, num_classes=classes or None, seed=settings.seed, most_bytes=most_bytes, **sizes
+        )
     except ModelLoadError as error:
         # A factory may or may not take a class count.
-        if not settings.model.startswith("file:") or (
-            "num_classes" not in str(error) and "--num-classes" not in error.hint
-        ):
+        if not is_own or ("num_classes" not in str(error) and "--num-classes" not in error.hint):
             raise
-    return load_model(settings, seed=settings.seed)
+        model = load_model(settings, seed=settings.seed, **sizes)
+    data.input_size_for(model.input_size)
+    return model
 
 
-def build(settings: "RunSettings", *, download: bool = False) -> "tuple[LoadedModel, ImageData]":
-    """The network with as many outputs as the data has classes, and the images in its size."""
+def build(
+    settings: "RunSettings",
+    *,
+    download: bool = False,
+    is_from_0_1_0: bool = False,
+    state: Mapping[str, Any] | None = None,
+) -> "tuple[LoadedModel, ImageData]":
+    """The network with as many outputs as the data has classes, and the samples as it takes them.
+
+    With the ``state`` of a checkpoint, a network that is larger than the checkpoint's weights is not built.
+    """
+    most_bytes = None if state is None else hwbmpq.training.bytes_to_build(state)
     # Zoos and factories print; stdout is for the result.
     with redirect_stdout(sys.stderr):
-        opened = hwbmpq.data.open_data(settings.data, root=settings.data_root, download=download)
-        model = load_network(settings, opened)
+        opened = hwbmpq.data.open_data(
+            settings.data,
+            root=settings.data_root,
+            download=download,
+            classes=settings.num_classes if settings.data.startswith("file:") else None,
+            layout=settings.layout,
+            has_classes=hwbmpq.tasks.get_task(settings.task).has_classes,
+            floats_are_pixels=is_from_0_1_0,
+        )
+        model = load_network(settings, opened, most_bytes=most_bytes)
     with progress(f"reading {settings.data}") as advance:
         data = opened.sized(
             model.input_size,
+            normalise=settings.normalise or own_normalisation(settings, model),
             train_limit=settings.train_images,
             test_limit=settings.test_images,
             seed=settings.seed,
+            batch_size=settings.batch_size,
             workers=settings.workers,
             on_image=advance,
         )
     return model, data
+
+
+def own_normalisation(
+    settings: "RunSettings | argparse.Namespace", model: "LoadedModel"
+) -> Normalisation | None:
+    """What pretrained weights were trained with, where timm says so."""
+    known: Any = getattr(model.network, "pretrained_cfg", None) or {}
+    if not settings.pretrained or not known.get("mean") or not known.get("std"):
+        return None
+    return Normalisation(
+        mean=tuple(known["mean"]), std=tuple(known["std"]), origin="of the pretrained weights"
+    )
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -104,6 +163,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, "test_images")
     text = "the run's network, where its code is another file now, or to run that code without --trust"
     add_settings(parser, "model", default=None, help=text)
+    text = "the run's task, where its code is another file now, or to run that code without --trust"
+    add_settings(parser, "task", default=None, help=text)
     add_trust_option(parser)
     parser.add_argument("--best", action="store_true", help="the best epoch's network instead of the last's")
     add_output_options(parser)
@@ -128,9 +189,13 @@ def open_run(args: argparse.Namespace) -> OpenedRun:
     folder = hwbmpq.training.RunDirectory(args.folder).open()
     # The checkpoint has the weights: what the run began with is not looked for again.
     given = {"weights": None, "pretrained": False, **given_on_command_line(args)}
+    if args.data is not None:
+        given.setdefault("layout", "auto")  # the run's is that of its own data
     settings = folder.load_settings(trust=args.trust, given=given)
+    is_old = folder.load_settings(trust=True).normalise is None
     state, problem = folder.load_checkpoint(best=args.best)
-    model, data = build(settings, download=args.download)
+    hwbmpq.training.check_state(state)
+    model, data = build(settings, download=args.download, is_from_0_1_0=is_old, state=state)
     network = hwbmpq.pipeline.restore(model.network, data, settings, state)
     epoch = int(state.get("progress", state)["epoch"])  # best.pt has it at its top
     remarks = list(data.remarks)

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 import hwbmpq
 from hwbmpq.cli.options.common import RegistryNames, add_count, check_output
-from hwbmpq.cli.options.network import describe_model
-from hwbmpq.cli.options.settings import add_data_options, add_settings
+from hwbmpq.cli.options.network import describe_model, own_normalisation
+from hwbmpq.cli.options.settings import add_data_options, add_settings, given_on_command_line
 from hwbmpq.cli.progress import progress
 from hwbmpq.errors import HwbmpqError, UnknownNameError
 from hwbmpq.registry import SENSITIVITIES
 
 if TYPE_CHECKING:
+    from hwbmpq.data import LabelledImages, OpenData
+    from hwbmpq.data.batches import LoaderImages
     from hwbmpq.graph import LayerGraph
     from hwbmpq.hardware import HardwareProfile
     from hwbmpq.models import LoadedModel
@@ -51,6 +53,8 @@ class Prepared:
     spaces: "list[SearchSpace]"
     sensitivity: "Sensitivity"
     remarks: list[str]
+    inputs: str = ""
+    """How the images that were measured on reached the network."""
 
 
 def prepare(args: argparse.Namespace, targets: Iterable[str], budgets: Mapping[str, str]) -> Prepared:
@@ -61,17 +65,24 @@ def prepare(args: argparse.Namespace, targets: Iterable[str], budgets: Mapping[s
     check_output("--save-sensitivity", args.save_sensitivity)
     needs_weights = name is not None and bool(SENSITIVITIES.get(name).needs_weights)
     profiles = [hwbmpq.load_profile(target) for target in dict.fromkeys(targets)]
-    model, graph = describe_model(args, needs_values=needs_weights)
+    data = _open_data(args) if name is not None and SENSITIVITIES.get(name).needs_data else None
+    model, graph = describe_model(args, needs_values=needs_weights, data=data)
     spaces, remarks = _search_spaces(args, graph, profiles, budgets)
+    images = None if data is None else _images(args, data, model)
     if name is None:
         sensitivity = hwbmpq.sensitivity.load_sensitivity(Path(args.sensitivity))
     else:
-        sensitivity = _measure(args, name, model, graph, spaces)
-    if needs_weights and not (args.pretrained or args.weights or args.model.startswith("file:")):
+        sensitivity = _measure(args, name, model, graph, spaces, images)
+    if needs_weights and not _has_weights(args):
         remarks.append(
             "the network's weights are random: give --weights or --pretrained for sensitivities that mean something"
         )
-    return Prepared(model=model, spaces=spaces, sensitivity=sensitivity, remarks=remarks)
+    inputs = "" if images is None else f"inputs: {images.inputs}"
+    return Prepared(model=model, spaces=spaces, sensitivity=sensitivity, remarks=remarks, inputs=inputs)
+
+
+def _has_weights(args: argparse.Namespace) -> bool:
+    return bool(args.pretrained or args.weights or args.model.startswith("file:"))
 
 
 def _search_spaces(
@@ -100,26 +111,45 @@ def _search_spaces(
     return spaces, refusals
 
 
+def _open_data(args: argparse.Namespace) -> "OpenData":
+    with redirect_stdout(sys.stderr):
+        return hwbmpq.data.open_data(
+            args.data,
+            root=args.data_root,
+            download=args.download,
+            needs_test=False,
+            layout=args.layout or "auto",
+        )
+
+
+def _images(
+    args: argparse.Namespace, data: "OpenData", model: "LoadedModel"
+) -> "LabelledImages | LoaderImages":
+    normalise = given_on_command_line(args).get("normalise") or own_normalisation(args, model)
+    with redirect_stdout(sys.stderr):
+        return data.training_images(model.input_size, count=args.images, normalise=normalise)
+
+
 def _measure(
     args: argparse.Namespace,
     name: str,
     model: "LoadedModel",
     graph: "LayerGraph",
     spaces: "list[SearchSpace]",
+    images: "LabelledImages | LoaderImages | None",
 ) -> "Sensitivity":
-    images = None
-    if SENSITIVITIES.get(name).needs_data:
-        images = hwbmpq.data.load_images(
-            args.data,
-            input_size=model.input_size,
-            count=args.images,
-            root=args.data_root,
-            download=args.download,
-        )
     total = 0 if images is None else -(-len(images) // hwbmpq.pipeline.MEASURING_BATCH)
     choices = [space.choices for space in spaces]
     with progress(f"measuring {name}", total) as advance, redirect_stdout(sys.stderr):
-        found = hwbmpq.pipeline.measure(model.network, graph, choices, images, method=name, on_batch=advance)
+        found = hwbmpq.pipeline.measure(
+            model.network,
+            graph,
+            choices,
+            images,
+            method=name,
+            on_batch=advance,
+            is_trained=_has_weights(args),
+        )
     if args.save_sensitivity:
         hwbmpq.sensitivity.save_sensitivity(found, Path(args.save_sensitivity), model=model.spec)
     return found

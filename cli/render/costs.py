@@ -92,7 +92,7 @@ def _additive_table(
             cells += [bar(ratio(value or 0.0, bars_to), bars)] if bars else []
         return cells
 
-    labels = [costs.label(width) if width in costs.widths else f"W{width}" for width in widths]
+    labels = [costs.label(width) if width in costs.widths else _pair(costs, width) for width in widths]
     columns = [column for label in labels for column in (f">{label}", *([""] if bars else []))]
     view = plain_table(f"{table.name} in {unit}, by weight width", "layer", *columns)
     for name, short in names.items():
@@ -112,6 +112,12 @@ def _additive_table(
         label, style = "at least", "bold red"
     view.add_row(label, *cells(totals, missing="", bars_to=math.inf), style=style)
     return view
+
+
+def _pair(costs: "NetworkCosts", weight_bits: int) -> str:
+    """A width that only layers without a choice have, with its activations."""
+    pairs = {str(p) for options in costs.choices.values() for p in options if p.weight_bits == weight_bits}
+    return pairs.pop() if len(pairs) == 1 else f"W{weight_bits}"
 
 
 def _print_rows(console: Console, costs: "NetworkCosts", table: "CostTable") -> None:
@@ -174,19 +180,20 @@ def _remarks_on_network(costs: "NetworkCosts") -> list[str]:
     """What holds whatever the cost."""
     remarks = []
     if len(costs.widths) == 1:
-        remarks.append(f"one width to choose from, W{costs.widths[0]}: nothing to allocate")
+        remarks.append(f"one width to choose from, {costs.label(costs.widths[0])}: nothing to allocate")
     return remarks
 
 
 def print_comparison(console: Console, all_costs: Sequence["NetworkCosts"], *, title: str) -> None:
     """What each width buys on each device: one table per cost."""
     names = list(dict.fromkeys(name for costs in all_costs for name in [*costs.tables, *costs.missing]))
-    widths = sorted({width for costs in all_costs for width in costs.widths})
+    pairs = {(width, costs.label(width)) for costs in all_costs for width in costs.widths}
     console.print(f"[bold]{escape(title)}, every layer at one weight width[/]\n")
     for name in names:
-        print_side_by_side(console, all_costs, partial(_comparison, name=name, widths=widths))
+        print_side_by_side(console, all_costs, partial(_comparison, name=name, pairs=sorted(pairs)))
     console.print(
-        "[dim]gain: against the widest weights of the same device; ends stay at their own width[/]\n"
+        "[dim]W2A8: weights of 2 bits, activations of 8. gain: against the widest weights of "
+        "the same device; the first and the last layer keep their width[/]\n"
     )
     for costs in all_costs:
         for remark in _remarks(costs):
@@ -198,12 +205,12 @@ def print_comparison(console: Console, all_costs: Sequence["NetworkCosts"], *, t
                 )
 
 
-def _comparison(group: Sequence["NetworkCosts"], name: str, widths: Sequence[int]) -> Table:
+def _comparison(group: Sequence["NetworkCosts"], name: str, pairs: Sequence[tuple[int, str]]) -> Table:
     columns = [column for costs in group for column in (f">{costs.profile.target}", ">gain")]
     view = plain_table(name, "", *columns)
-    for width in widths:
-        cells = [cell for costs in group for cell in _comparison_cells(costs, name, width)]
-        view.add_row(f"W{width}", *cells)
+    for width, label in pairs:
+        cells = [cell for costs in group for cell in _comparison_cells(costs, name, width, label)]
+        view.add_row(label, *cells)
     return view
 
 
@@ -223,9 +230,9 @@ def _remarks(costs: "NetworkCosts") -> list[str]:
     ]
 
 
-def _comparison_cells(costs: "NetworkCosts", name: str, width: int) -> tuple[Text, Text]:
-    """The total at a width, and what it gains."""
-    if name not in costs.tables or width not in costs.widths:
+def _comparison_cells(costs: "NetworkCosts", name: str, width: int, label: str) -> tuple[Text, Text]:
+    """The total at a pair of widths, and what it gains."""
+    if name not in costs.tables or width not in costs.widths or costs.label(width) != label:
         return Text("·", style="dim"), Text("")
     widest = max(costs.widths)
     value, base = costs.total(name, width), costs.total(name, widest)

@@ -77,7 +77,7 @@ def _layer_table(console: Console, plan: "Plan", shown: "Sequence[LayerReport]",
         *([] if is_narrow else [("needs", _BAR + 2, lambda layer: bars[layer.name])]),
         ("width", 9, _width),
         *((f">{name}", 11, partial(_layer_cost, plan, name)) for name in costs),
-        *([("runner-up", 12, partial(_runner_up, plan))] if explains else []),
+        *([("runner-up", 14, partial(_runner_up, plan))] if explains else []),
     ]
     table = plain_table(f"{title} on {plan.target}", "layer", *(heading for heading, *_ in columns))
     room = max(_NARROWEST_NAME, console.width - sum(taken for _, taken, _ in columns))
@@ -123,9 +123,7 @@ def _runner_up(plan: "Plan", layer: "LayerReport") -> Text:
     if runner_up is None:
         return Text("none fits", style="dim")
     low, high = plan.objective_range
-    choice: Any = runner_up.choice
-    # ``W4``: the activations follow.
-    return Text(f"W{choice.weight_bits} {_percent(-runner_up.loss / (high - low) if high > low else 0.0)}")
+    return Text(f"{runner_up.choice} {_percent(-runner_up.loss / (high - low) if high > low else 0.0)}")
 
 
 def _percent(share: float) -> str:
@@ -140,9 +138,9 @@ def _percent(share: float) -> str:
 def _strip(plan: "Plan") -> Text:
     """The widths in the network's order, one character each."""
     text = Text("widths in order: ").append_text(plan_strip(plan))
-    counts = Counter(layer.precision.weight_bits for layer in plan.layers if not layer.is_fixed)
+    counts = Counter(layer.precision for layer in plan.layers if not layer.is_fixed)
     fixed = sum(layer.is_fixed for layer in plan.layers)
-    parts = [f"{count} at W{bits}" for bits, count in sorted(counts.items())]
+    parts = [f"{count} at {pair}" for pair, count in sorted(counts.items())]
     text.append(f"  ({', '.join([*parts, *([f'{fixed} fixed'] if fixed else [])])})", style="dim")
     return text
 

@@ -1,6 +1,5 @@
 """The costs of one network on one device, and a check of the profile's choice of cost models."""
 
-import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -9,6 +8,7 @@ from typing import Any
 from hwbmpq.costs.budgets import Budget as Budget
 from hwbmpq.costs.budgets import BudgetError as BudgetError
 from hwbmpq.costs.budgets import parse_budget as parse_budget
+from hwbmpq.costs.check import checked_table
 from hwbmpq.costs.model import CostModelError, get_cost_model
 from hwbmpq.costs.quantities import chosen_model
 from hwbmpq.costs.table import CostRow, CostTable, Number
@@ -60,8 +60,8 @@ class NetworkCosts:
 
     def label(self, weight_bits: int) -> str:
         """``W4A8``: a weight width with the activation width that most layers have then."""
-        most = self.typical(weight_bits)
-        return str(most) if most.weight_bits == weight_bits else f"W{weight_bits}"
+        pairs = [p for p in uniform(self._free, weight_bits).values() if p.weight_bits == weight_bits]
+        return str(Counter(pairs).most_common(1)[0][0]) if pairs else f"W{weight_bits}"
 
     def table(self, cost: str) -> CostTable:
         """One cost; raises what was wrong if it cannot be had."""
@@ -109,7 +109,7 @@ class NetworkCosts:
         """Totals by cost and width."""
         return {
             "totals": {
-                name: {"unit": table.unit, **{f"W{w}": self.total(name, w) for w in self.widths}}
+                name: {"unit": table.unit, **{self.label(w): self.total(name, w) for w in self.widths}}
                 for name, table in self.tables.items()
             },
             "notes": {name: list(table.notes) for name, table in self.tables.items()},
@@ -159,12 +159,7 @@ def tabulate(
     missing: dict[str, HwbmpqError] = {}
     for name in wanted:
         try:
-            table = get_cost_model(name).tabulate(layers, profile, choices)
-            values = (
-                value for row in table.rows for choice in row.costs.values() for value in choice.values()
-            )
-            if not all(0 <= value < math.inf for value in values):
-                raise CostModelError(f"cost model {name!r} gave a cost that is negative or not a number")
+            table = checked_table(name, get_cost_model(name).tabulate(layers, profile, choices), choices)
             tables[name] = replace(table, name=name)
         except UnknownNameError:
             raise

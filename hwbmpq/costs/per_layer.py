@@ -49,7 +49,7 @@ def cost_layers(
     missing: dict[str, HwbmpqError] = {}
     for layer in layers:
         try:
-            runs = {p: finder.execution(op_of(layer), p) for p in candidates_of(layer, precisions)}
+            runs = {p: finder.execution_of(layer, p) for p in candidates_of(layer, precisions)}
             if needs_kernel and layer.macs:
                 _check_kernels(layer, runs, profile)
             costs[layer.name] = {precision: cost(layer, run.pair) for precision, run in runs.items()}

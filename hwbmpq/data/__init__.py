@@ -1,10 +1,13 @@
-"""Labelled images by specification, in memory or from files, and batches of them."""
+"""Labelled images and arrays by specification, in memory or from files, and batches of them."""
 
+from hwbmpq.data.arrays import LabelledArrays as LabelledArrays
 from hwbmpq.data.augment import AUGMENTATIONS as AUGMENTATIONS
 from hwbmpq.data.batches import Batches as Batches
 from hwbmpq.data.batches import LoaderBatches as LoaderBatches
 from hwbmpq.data.batches import TrainingBatches as TrainingBatches
 from hwbmpq.data.batches import from_loaders as from_loaders
+from hwbmpq.data.chance import chance_remark as chance_remark
+from hwbmpq.data.chance import is_chance as is_chance
 from hwbmpq.data.images import ImageData as ImageData
 from hwbmpq.data.images import LabelledImages as LabelledImages
 from hwbmpq.data.load import OpenData as OpenData

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from hwbmpq.data.arrays import LabelledArrays
 from hwbmpq.data.augment import draw_windows, generator_for, get_augmentation, photograph_transform
 from hwbmpq.data.images import ImageData, LabelledImages
 from hwbmpq.errors import HwbmpqError
@@ -46,6 +47,11 @@ class TrainingBatches:
     ranks: int = 1
 
     def __post_init__(self) -> None:
+        if isinstance(self.images, LabelledArrays) and self.augment != "none":
+            raise HwbmpqError(
+                f"{self.images.name}: {self.augment} is for images, which these arrays are not",
+                hint="use none",
+            )
         is_photographic = get_augmentation(self.augment).resizes
         if is_photographic and (self.images.originals is None or self.images.input_size[0] not in (1, 3)):
             raise HwbmpqError(
@@ -89,8 +95,12 @@ class TrainingBatches:
         return slice(start + self.rank * share, start + (self.rank + 1) * share)
 
     def _windows(self, number: int, steps: range, orders: Sequence[Tensor]) -> Iterator[Tensor]:
+        shown = self.images.pixels.stream(orders)
+        if isinstance(self.images, LabelledArrays):
+            yield from shown
+            return
         _, height, width = self.images.input_size
-        for step, pixels in zip(steps, self.images.pixels.stream(orders), strict=True):
+        for step, pixels in zip(steps, shown, strict=True):
             # Drawn for the whole batch and then shared, so that it does not matter how many ranks there are.
             generator = generator_for("augment", self.seed, number, step)
             windows = draw_windows(
@@ -100,7 +110,8 @@ class TrainingBatches:
 
     def _photographs(self, number: int, steps: range, orders: Sequence[Tensor]) -> Iterator[Tensor]:
         assert self.images.originals is not None
-        transform = photograph_transform(get_augmentation(self.augment), *self.images.input_size[1:])
+        _, height, width = self.images.input_size
+        transform = photograph_transform(get_augmentation(self.augment), height, width)
         places = range(self.images_per_step)[self._share()]
         seeds = [
             [generator_for("augment", self.seed, number, step, place).initial_seed() for place in places]
@@ -159,6 +170,10 @@ class LoaderImages:
     classes: int | None
     input_size: tuple[int, ...]
 
+    @property
+    def inputs(self) -> str:
+        return "as the loaders give them"
+
     def __len__(self) -> int:
         """Of the data set behind the loader, if it has one; else its batches count."""
         return len(getattr(self.loader, "dataset", self.loader))
@@ -175,6 +190,15 @@ class LoaderImages:
                 fewer = inputs[part] if isinstance(inputs, Tensor) else ModelInputs.of(inputs).part(part)
                 yield fewer, part_of(targets, part, count)
 
+    def first(self, count: int, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Whole batches of about ``count`` images."""
+        shown = 0
+        for images, labels in self.batches(batch_size):
+            yield images, labels
+            shown += len(labels)
+            if shown >= count:
+                return
+
 
 def from_loaders(
     train: Any,
@@ -183,20 +207,16 @@ def from_loaders(
     classes: int | None = None,
     validation: Any = None,
     name: str = "own loaders",
+    input_size: tuple[int, ...] | None = None,
 ) -> ImageData:
     """Data for ``compress`` from DataLoaders that yield (inputs, targets).
 
     Inputs are a tensor, a tuple of arguments or a dict of keyword arguments of the network. ``classes`` is for
     classification. Epochs are compared on ``validation``; without it, some of the training part is held out, if that
     is a plain ``DataLoader`` over a data set with a length. The batch size, augmentation and order are the loaders'. A
-    run resumes exactly only if they are reproducible.
+    run resumes exactly only if they are reproducible. ``input_size`` is read off the first batch if it is not given.
     """
-    first = next(LoaderBatches(train).epoch(0), None)
-    if first is None:
-        raise HwbmpqError("the training loader yields nothing")
-    example = first_tensor(first[0])
-    assert example is not None
-    size = tuple(example.shape[1:])
+    size = input_size or _first_size(train)
     parts: Any = [
         None if loader is None else LoaderImages(name=name, loader=loader, classes=classes, input_size=size)
         for loader in (train, test, validation)
@@ -204,3 +224,13 @@ def from_loaders(
     return ImageData(
         name=name, train=parts[0], test=parts[1], validation=parts[2], classes=classes, augment="none"
     )
+
+
+def _first_size(loader: Any) -> tuple[int, ...]:
+    """Of the first tensor that a loader yields, without the batch."""
+    first = next(LoaderBatches(loader).epoch(0), None)
+    if first is None:
+        raise HwbmpqError("the training loader yields nothing")
+    example = first_tensor(first[0])
+    assert example is not None
+    return tuple(example.shape[1:])

@@ -7,7 +7,7 @@ from PIL import Image
 from torch import Tensor
 
 from hwbmpq.data.augment import generator_for
-from hwbmpq.data.dataset import Picked, Size, hold_out, to_image
+from hwbmpq.data.dataset import ArrayImages, Picked, Size, hold_out, to_image
 from hwbmpq.data.registry import DataParts, Request, parts_in_memory, register
 
 _FAKE_CLASSES = 10
@@ -30,7 +30,8 @@ def open_digits(request: Request) -> DataParts:
     digits = load_digits()
     pixels = torch.from_numpy(digits.images).mul(255 / 16).round().to(torch.uint8)  # stored as 0 to 16
     labels = torch.from_numpy(digits.target).long()
-    return parts_in_memory(request, *hold_out(pixels.unsqueeze(3), labels, every=5, name=request.spec))
+    images = ArrayImages(pixels=pixels.unsqueeze(3))
+    return parts_in_memory(request, *hold_out(images, labels, every=5, name=request.spec))
 
 
 @register("fake", "noise, for trying things out", augment="none")

@@ -1,6 +1,6 @@
 """Images as a data set stores them, how they are split, and how they are made to fit a network."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -9,6 +9,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
+from hwbmpq.data.stored_arrays import StoredArrays
 from hwbmpq.errors import HwbmpqError
 
 Size = tuple[int, int, int]
@@ -60,6 +61,9 @@ class ArrayImages:
     def __len__(self) -> int:
         return len(self.pixels)
 
+    def only(self, indices: Tensor) -> "ArrayImages":
+        return replace(self, pixels=self.pixels.index_select(0, indices))
+
     def in_memory(self, input_size: Size) -> Tensor | None:
         is_ready = self.size[1:] == input_size[1:] and (self.channels == 1 or input_size[0] > 1)
         return self.pixels if is_ready else None
@@ -76,12 +80,17 @@ class ArrayImages:
 class Picked:
     """Some of the stored images, and their labels."""
 
-    images: StoredImages
+    images: StoredImages | StoredArrays
     indices: Tensor
     labels: Tensor
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def stored_images(self) -> StoredImages:
+        assert not isinstance(self.images, StoredArrays)
+        return self.images
 
 
 class Part(Protocol):
@@ -95,7 +104,7 @@ class Part(Protocol):
 class StoredPart:
     """Stored images, one label each (int64)."""
 
-    images: StoredImages
+    images: StoredImages | StoredArrays
     labels: Tensor
 
     def pick(self, limit: int | None, seed: int) -> Picked:
@@ -148,14 +157,17 @@ def centred_window(
     return (height - tall) // 2, (width - wide) // 2, tall, wide
 
 
-def hold_out(pixels: Tensor, labels: Tensor, *, every: int, name: str) -> tuple[StoredPart, StoredPart]:
+def hold_out(
+    images: ArrayImages | StoredArrays, labels: Tensor, *, every: int, name: str
+) -> tuple[StoredPart, StoredPart]:
     """A training and a test part: one image in ``every`` is for testing, of all classes alike; always the same.
 
-    A class's only image stays in the training part.
+    A class's only image stays in the training part. Targets that are not classes count as one.
     """
     # numpy promises that RandomState never changes its numbers; torch promises nothing of the kind.
     shuffled = np.random.RandomState(0).permutation(len(labels))
-    numbers = labels.numpy()[shuffled]
+    has_classes = labels.ndim == 1 and not labels.is_floating_point()
+    numbers = (labels if has_classes else labels.new_zeros(len(labels))).numpy()[shuffled]
     _, place, counts = np.unique(numbers, return_inverse=True, return_counts=True)
     by_class = numbers.argsort(kind="stable")
     test = torch.from_numpy(shuffled[by_class[counts[place[by_class]] > 1]][::every]).sort().values
@@ -166,8 +178,5 @@ def hold_out(pixels: Tensor, labels: Tensor, *, every: int, name: str) -> tuple[
         )
     is_test = torch.zeros(len(labels), dtype=torch.bool).index_fill_(0, test, True)
     train = torch.arange(len(labels))[~is_test]
-    first, second = (
-        StoredPart(images=ArrayImages(pixels=pixels.index_select(0, part)), labels=labels[part])
-        for part in (train, test)
-    )
+    first, second = (StoredPart(images=images.only(part), labels=labels[part]) for part in (train, test))
     return first, second

@@ -1,4 +1,4 @@
-"""Data sets that are folders of image files: one folder per class, or as Tiny ImageNet has them."""
+"""Data sets that are folders of files: one folder per class, or as Tiny ImageNet has them."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +12,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
+from hwbmpq.data.array_files import ARRAY_FILE, Samples, array_parts
 from hwbmpq.data.dataset import Size, StoredPart, centred_window, to_grey
 from hwbmpq.data.registry import DataParts, Request, register
 from hwbmpq.data.torchvision_import import import_torchvision
@@ -19,8 +20,6 @@ from hwbmpq.errors import HwbmpqError
 from hwbmpq.io import open_regular
 from hwbmpq.printable import cut
 
-Samples = list[tuple[str, int]]
-"""Paths and labels."""
 _LAYOUT_HINT = "make it train/CLASS/IMAGE and val/CLASS/IMAGE (or test/)"
 _TINY_FOLDER = "tiny-imagenet-200"
 _TINY_HINT = "unpack http://cs231n.stanford.edu/tiny-imagenet-200.zip and give the folder that holds it: --data-root DIR"
@@ -101,24 +100,33 @@ def _rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-@register("folder:PATH", "image files: PATH/train/CLASS/IMAGE and PATH/val/CLASS/IMAGE (or test)")
+@register("folder:PATH", "image or .npy files: PATH/train/CLASS/FILE and PATH/val/CLASS/FILE (or test)")
 def open_folder(request: Request) -> DataParts:
-    """``train`` and ``val`` (or ``test``), with a folder for each class, in alphabetical order."""
+    """``train`` and ``val`` (or ``test``), with a folder for each class, in alphabetical order.
+
+    If the first class has ``.npy`` files, all files are arrays, read into memory at once; else they are images.
+    """
     root = Path(request.detail)
     if not root.is_dir():
         raise HwbmpqError(f"{root}: no such folder", hint=f"give the path of a folder and {_LAYOUT_HINT}")
     classes = _class_names(root / "train")
-    train = _samples(root / "train", classes)
-    if not request.needs_test:
-        return _parts(train, None, classes)
+    arrays = any((root / "train" / classes[0]).rglob(f"*{ARRAY_FILE}"))
+    train = _samples(root / "train", classes, arrays=arrays)
+    test, remarks = _test_samples(root, classes, arrays=arrays) if request.needs_test else (None, ())
+    if arrays:
+        return array_parts(request, train, test, remarks)
+    return _parts(train, test, classes, remarks)
+
+
+def _test_samples(root: Path, classes: Sequence[str], *, arrays: bool) -> tuple[Samples, tuple[str, ...]]:
     tests = [root / name for name in ("val", "test") if (root / name).is_dir()]
     if not tests:
         raise HwbmpqError(f"{root}: has neither val nor test", hint=_LAYOUT_HINT)
     test_classes = _class_names(tests[0])
-    test = _samples(tests[0], test_classes)
+    found = _samples(tests[0], test_classes, arrays=arrays)
     _check_same_classes(classes, test_classes, root, tests[0].name)
     remark = f"measured on {tests[0]}; {tests[-1]} is not used"
-    return _parts(train, test, classes, (remark,) if len(tests) > 1 else ())
+    return found, (remark,) if len(tests) > 1 else ()
 
 
 @register("tinyimagenet", "Tiny ImageNet (200 classes), as tiny-imagenet-200 below the data root")
@@ -165,19 +173,24 @@ def _class_names(folder: Path) -> list[str]:
     return names
 
 
-def _samples(folder: Path, classes: Sequence[str]) -> Samples:
-    """The images of all classes, also in folders inside theirs, in torchvision's order."""
+def _samples(folder: Path, classes: Sequence[str], *, arrays: bool = False) -> Samples:
+    """The files of all classes, also in folders inside theirs, in torchvision's order."""
     import_torchvision()
     torchvision: Any = import_module("torchvision.datasets.folder")
+    endings = (ARRAY_FILE,) if arrays else torchvision.IMG_EXTENSIONS
 
-    def is_image(path: str) -> bool:
-        return Path(path).suffix.lower() in torchvision.IMG_EXTENSIONS and not Path(path).name.startswith(".")
+    def is_sample(path: str) -> bool:
+        return Path(path).suffix.lower() in endings and not Path(path).name.startswith(".")
 
     labels = {name: label for label, name in enumerate(classes)}
-    samples: Samples = torchvision.make_dataset(str(folder), labels, is_valid_file=is_image, allow_empty=True)
+    samples: Samples = torchvision.make_dataset(
+        str(folder), labels, is_valid_file=is_sample, allow_empty=True
+    )
     for label in sorted(set(labels.values()) - {label for _, label in samples}):
-        extensions = ", ".join(sorted(torchvision.IMG_EXTENSIONS))
-        raise HwbmpqError(f"{folder / classes[label]}: holds no images", hint=f"images end in {extensions}")
+        what, hint = "images", f"images end in {', '.join(sorted(endings))}; arrays in {ARRAY_FILE}"
+        if arrays:
+            what, hint = f"{ARRAY_FILE} files", "give all classes arrays, or all images"
+        raise HwbmpqError(f"{folder / classes[label]}: holds no {what}", hint=hint)
     return samples
 
 

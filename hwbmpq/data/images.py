@@ -18,6 +18,7 @@ from hwbmpq.data.augment import Transform, seeded
 from hwbmpq.data.dataset import Picked, Size, StoredImages, to_grey
 from hwbmpq.data.folder import FileImages
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.normalisation import Normalisation
 
 RESIDENT_BYTES = 2 * 1024**3
 """How much memory the resized images of a data set may take; larger sets are read and resized while they are used."""
@@ -27,9 +28,6 @@ _READ_AT_ONCE = 64
 _MOST_WORKERS = 4
 _PREFETCHED = 2
 """Batches that each worker reads ahead. With fewer batches than that, starting a worker is not worth its time."""
-_IMAGENET_MEAN = (0.485, 0.456, 0.406)
-_IMAGENET_STD = (0.229, 0.224, 0.225)
-_MEASURED_IMAGES = 2048
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,7 +35,7 @@ class Resident:
     """Images in memory in their final size: a batch is a copy of some of them."""
 
     pixels: Tensor
-    """(N, H, W, C), uint8, contiguous."""
+    """(N, H, W, C), uint8, contiguous; of arrays, (N, …) of any type."""
     indices: Tensor | None = None
     """Which of them; None: all."""
 
@@ -61,13 +59,13 @@ class Streamed:
     def shape(self) -> tuple[int, int, int, int]:
         """(N, H, W, C) of all images in this size; C is 1 for grey images, whatever the network takes."""
         channels, height, width = self.input_size
-        stored = self.picked.images.channels
+        stored = self.picked.stored_images.channels
         if stored is None or channels == 1:
             stored = channels
         return len(self.picked), height, width, stored
 
     def take(self, indices: Tensor) -> Tensor:
-        return self.picked.images.read(self.picked.indices[indices], self.input_size)
+        return self.picked.stored_images.read(self.picked.indices[indices], self.input_size)
 
     def stream(self, orders: Iterable[Tensor]) -> Iterator[Tensor]:
         return self._load([(self.picked.indices[indices], None) for indices in orders])
@@ -80,7 +78,7 @@ class Streamed:
         return map(to_grey, batches) if self.input_size[0] == 1 else batches
 
     def _load(self, orders: Sequence[Any], transform: Transform | None = None) -> Iterator[Tensor]:
-        images, workers = self.picked.images, self.workers
+        images, workers = self.picked.stored_images, self.workers
         if workers is None:
             workers = min(_MOST_WORKERS, os.cpu_count() or 1) if isinstance(images, FileImages) else 0
         workers = min(workers, len(orders) // _PREFETCHED)
@@ -195,7 +193,7 @@ def settle(
                 f"{name}: images of {part.shape[3]} channels do not fit an input of {part.input_size[0]}",
                 hint="give an input of as many channels, or of one",
             )
-    new = [part for part in parts if part.picked.images.in_memory(part.input_size) is None]
+    new = [part for part in parts if part.picked.stored_images.in_memory(part.input_size) is None]
     streamed = new if sum(math.prod(part.shape) for part in new) > limit_bytes else []
     total, done = sum(len(part.picked) for part in parts if part not in streamed), 0
 
@@ -209,7 +207,7 @@ def settle(
 
 
 def _resident(part: Streamed, count: Callable[[int], None]) -> Resident:
-    everything = part.picked.images.in_memory(part.input_size)
+    everything = part.picked.stored_images.in_memory(part.input_size)
     if everything is not None and torch.equal(part.picked.indices, torch.arange(len(everything))):
         return Resident(pixels=everything)  # not copied: it may be most of the memory there is
     pixels = torch.empty(part.shape, dtype=torch.uint8)
@@ -229,17 +227,30 @@ class LabelledImages:
     pixels: Pixels
     """Bytes (N, H, W, C); C is 1 for grey images, which are repeated for each channel of the network."""
     labels: Tensor
-    """(N,), int64."""
-    classes: int
-    input_size: Size
+    """(N,), int64; where the targets are not classes, any numbers."""
+    classes: int | None
+    input_size: tuple[int, ...]
     """(C, H, W) that ``batches`` yields."""
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    origin: str = "as given"
+    """Whose mean and deviation these are."""
     originals: Streamed | None = None
     """The images as they are stored, for augmentations that take parts of whole photographs."""
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def normalisation(self) -> Normalisation:
+        return Normalisation(mean=self.mean, std=self.std, origin=self.origin)
+
+    @property
+    def inputs(self) -> str:
+        """What the network gets, and how to change that."""
+        if self.normalisation.is_identity:
+            return "pixels from 0 to 1, not normalised; --normalise imagenet, data or MEAN/STD changes that"
+        return f"normalised with {self.normalisation.described()}; --normalise none feeds 0 to 1"
 
     def batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """All images in order, normalised, and their labels; the last batch may be smaller.
@@ -278,23 +289,18 @@ class ImageData:
     validation: LabelledImages | None = None
     """What epochs are compared on, if that is not the test part; see ``hold_out_validation``."""
 
+    @property
+    def inputs(self) -> str:
+        """How inputs reach the network: one line for the head of a run."""
+        return f"inputs: {self.train.inputs}"
 
-def normalisation(images: StoredImages, input_size: Size) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation by channel, of pixels from 0 to 1.
+    @property
+    def samples(self) -> str:
+        """What they are called: images can be augmented, other samples cannot."""
+        return "images" if type(self.train) is LabelledImages else "samples"
 
-    ImageNet's for colour, which most networks expect; else the images' own, measured on up to 2,048 of them. These
-    are spread evenly over all that are stored, so that a subset is normalised like the whole.
-    """
-    channels = input_size[0]
-    if channels == 3:
-        return _IMAGENET_MEAN, _IMAGENET_STD
-    indices = torch.arange(0, len(images), max(1, -(-len(images) // _MEASURED_IMAGES)))
-    total = squares = torch.zeros(1, dtype=torch.float64)
-    for chosen in torch.split(indices, _READ_AT_ONCE):
-        pixels = images.read(chosen, input_size).double()
-        total = total + pixels.mean((1, 2)).sum(0)
-        squares = squares + pixels.square().mean((1, 2)).sum(0)
-    mean = (total / len(indices)).expand(channels)
-    std = (squares / len(indices) - mean.square()).clamp(min=0).sqrt()
-    std = torch.where(std > 0, std, torch.full_like(std, 255))  # images of one single colour
-    return tuple((mean / 255).tolist()), tuple((std / 255).tolist())
+    @property
+    def normalise(self) -> str:
+        """What ``--normalise`` would have to be for the same inputs."""
+        origin = getattr(self.train, "origin", "")  # DataLoaders have none
+        return "none" if origin in ("", "none") else str(self.train.normalisation)

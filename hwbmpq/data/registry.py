@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from hwbmpq.data.dataset import ArrayImages, Part, Size, StoredPart
+from hwbmpq.data.loader_part import LoaderPart
+from hwbmpq.data.stored_arrays import StoredArrays
 from hwbmpq.errors import HwbmpqError, UnknownNameError
 from hwbmpq.registry import DATA_SOURCES as DATA_SOURCES
 
@@ -24,31 +26,46 @@ class Request:
     needs_test: bool
     classes: int | None
     """How many the network has, if that is known."""
+    layout: str = "auto"
+    """Where arrays have their channels: a name of ``LAYOUTS``."""
+    has_classes: bool = True
+    """Whether targets have to be class numbers; else they may be any numbers of any shape."""
+    floats_are_pixels: bool = False
+    """Take every float array that can be as images, rounded to bytes: what 0.1.0 did."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DataParts:
     """The parts of a data set, in the size in which they are stored."""
 
-    train: Part
-    test: Part | None
+    train: Part | LoaderPart
+    test: Part | LoaderPart | None
     """None only if none was asked for."""
-    classes: int
-    image_size: Size
+    classes: int | None
+    """None if the targets are not classes."""
+    image_size: tuple[int, ...]
+    """Of images (C, H, W); of arrays, as they are stored."""
     remarks: tuple[str, ...] = ()
+    dtype: torch.dtype = torch.float32
+    """Of the inputs that loaders yield."""
+
+    @property
+    def holds_arrays(self) -> bool:
+        """Whether the samples are arrays in memory that are not images."""
+        return isinstance(self.train, StoredPart) and isinstance(self.train.images, StoredArrays)
 
 
 def parts_in_memory(
     request: Request, train: StoredPart, test: StoredPart | None, remarks: tuple[str, ...] = ()
 ) -> DataParts:
-    """Parts of images in memory. All classes of the test part must occur in the training part."""
-    assert isinstance(train.images, ArrayImages)
-    if test is not None:
+    """Parts of images or arrays in memory. All classes of the test part must occur in the training part."""
+    assert isinstance(train.images, ArrayImages | StoredArrays)
+    if test is not None and request.has_classes:
         _check_classes(train.labels, test.labels, request.spec)
     return DataParts(
         train=train,
         test=test,
-        classes=int(train.labels.max()) + 1,
+        classes=int(train.labels.max()) + 1 if request.has_classes else None,
         image_size=train.images.size,
         remarks=remarks,
     )

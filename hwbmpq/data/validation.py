@@ -1,5 +1,6 @@
 """Validation images: held out of the training part, so that test images decide nothing."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -28,8 +29,8 @@ def hold_out_validation(data: ImageData, amount: float | None = None, *, seed: i
         return data
     total = len(data.train)
     count = _count(total, amount)
-    split = _loader_split if isinstance(data.train, LoaderImages) else _image_split
-    parts = split(data.train, count, seed) if 1 <= count <= total // 2 else None  # type: ignore[operator]
+    split: Callable[..., Any] = _loader_split if isinstance(data.train, LoaderImages) else _image_split
+    parts = split(data.train, count, seed) if 1 <= count <= total // 2 else None
     if parts is None and amount is not None:
         raise HwbmpqError(
             f"{data.name}: {count} of {total} training images cannot be held out for validation",

@@ -35,7 +35,7 @@ from hwbmpq.export.runtime.onnxruntime import Arrays
 from hwbmpq.inputs import Inputs, sample_count
 from hwbmpq.quant import as_float
 from hwbmpq.quant.layers import eval_mode
-from hwbmpq.registry import EXPORT_FORMATS
+from hwbmpq.registry import EXPORT_FORMATS, wrong_return
 from hwbmpq.tasks import Task, get_task
 from hwbmpq.training.evaluation import Evaluation, evaluate
 from hwbmpq.training.settings import RunSettings
@@ -43,7 +43,7 @@ from hwbmpq.training.setup import calibration_batches, example_input
 
 Writer: TypeAlias = "Callable[..., ExportResult]"
 """Called with (network, data, settings, path), ``on_image`` (told how many test images have been compared) and options."""
-_RUNTIME_FORMS: Mapping[str, Form] = {"none": "qdq", "int8": "int8", "int8-vnni": "int8"}
+_RUNTIME_FORMS: Mapping[str, Form] = {"none": "qdq", "older": "qdq8", "int8": "int8", "int8-vnni": "int8"}
 
 
 COMPARED_IMAGES = 256
@@ -96,6 +96,16 @@ class ExportFormat:
     def suffix(self) -> str:
         return Path(self.file).suffix
 
+    def export(self, *args: Any, **options: Any) -> ExportResult:
+        """``write``, with its result checked: it may be a plug-in's."""
+        result = self.write(*args, **options)
+        expected = "an ExportResult with the path that was written"
+        if not isinstance(result, ExportResult):
+            raise wrong_return(EXPORT_FORMATS, self.name, result, expected)
+        if not Path(result.path).exists():
+            raise wrong_return(EXPORT_FORMATS, self.name, f"{result.path}, which does not exist", expected)
+        return result
+
 
 def register(
     name: str, summary: str, *, file: str, options: Iterable[str] = ()
@@ -118,7 +128,7 @@ def save_model(network: nn.Module, data: ImageData, settings: RunSettings, path:
         "num_classes": settings.num_classes or (data.classes if has_classes else None),
         **facts(data, settings),
     }
-    return save_packed(network, path, example_input=example_input(network, data.test), origin=origin)
+    return save_packed(network, path, example_input=example_input(network, data.train), origin=origin)
 
 
 def facts(data: ImageData, settings: RunSettings) -> dict[str, Any]:
@@ -128,8 +138,9 @@ def facts(data: ImageData, settings: RunSettings) -> dict[str, Any]:
         "target": settings.target,
         "data": data.name,
     }
-    if hasattr(data.test, "mean"):  # unknown for DataLoaders of one's own
+    if getattr(data.test, "mean", ()):  # unknown for DataLoaders of one's own, and nothing for token ids
         known["normalisation"] = {"mean": list(data.test.mean), "std": list(data.test.std)}
+    known["inputs"] = data.inputs.removeprefix("inputs: ").partition(";")[0]
     return known
 
 
@@ -144,8 +155,12 @@ def export_onnx(
     accumulates_int32: bool = False,
     images: int = COMPARED_IMAGES,
     on_image: Callable[[int], None] | None = None,
+    task: Task | None = None,
 ) -> ExportResult:
-    """Write a network as ONNX once ONNX Runtime has loaded it and run it on test images beside the network."""
+    """Write a network as ONNX once ONNX Runtime has loaded it and run it on test images beside the network.
+
+    ``task`` is what it was trained for, if the settings do not name it.
+    """
     graph = onnx_graph(
         network,
         example_input(network, data.test),
@@ -157,7 +172,7 @@ def export_onnx(
     if form == "qonnx":
         images = min(images, _COMPARED_BY_QONNX)
     runtime = QonnxNetwork(graph.content) if form == "qonnx" else OnnxNetwork(graph.content)
-    has_classes = get_task(settings.task).has_classes
+    has_classes = get_task(task or settings.task).has_classes
     agreement = compare(network.eval(), runtime, _images(data, images, on_image), has_classes=has_classes)
     if not agreement.is_plausible:
         raise HwbmpqError(
@@ -176,6 +191,7 @@ def export_onnx(
             "form": graph.form,
             "bytes": len(graph.content),
             "opset": graph.opset,
+            "least_onnxruntime": graph.least_runtime,
             "folded_norms": graph.folded_norms,
             "integer_layers": list(graph.integer_layers),
             "added_roundings": graph.added_roundings,

@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+
+from hwbmpq.values import Metric
 
 _Amount = Annotated[float, Field(allow_inf_nan=False, gt=-1e30, lt=1e30)]
 _Share = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1)]
@@ -33,12 +35,36 @@ class _Decision(_Block):
     after: dict[str, str] | None = None
 
 
-class _Record(_Block):
+class _Metric(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    name: str
+    higher_is_better: bool
+    is_share: bool
+
+
+class _Measured(_Block):
+    """What was measured on test or validation images; other metrics than accuracy may be any number."""
+
+    metric: _Metric | None = None
+    test_accuracy: _Share | None = None
+    test_metric: _Amount | None = None
+    test_loss: _Amount | None = None
+    validation_accuracy: _Share | None = None
+    validation_metric: _Amount | None = None
+    validation_loss: _Amount | None = None
+
+    @model_validator(mode="after")
+    def _has_figures(self) -> "_Measured":
+        key = Metric(**({} if self.metric is None else self.metric.model_dump())).key
+        if all(getattr(self, f"{part}_{key}") is None for part in ("test", "validation")):
+            raise ValueError(f"has neither test_{key} nor validation_{key}")
+        return self
+
+
+class _Record(_Measured):
     epoch: _Count
     loss: _Amount | None = None
     train_accuracy: _Share | None = None
-    test_accuracy: _Share
-    test_loss: _Amount
     bits: dict[str, str]
     decision: _Decision | None = None
 
@@ -54,9 +80,9 @@ class _PackedFile(_Block):
     lines: list[_PackedLine]
 
 
-class _Result(_Block):
-    test_accuracy: _Share
+class _Result(_Measured):
     float_accuracy: _Share | None = None
+    float_metric: _Amount | None = None
     packed_file: _PackedFile | None = None
 
 

@@ -261,8 +261,8 @@ def _metric_headline(source: Mapping[str, Any]) -> Headline:
 
 def _measured(source: Mapping[str, Any]) -> tuple[Metric, str]:
     """The metric of a result or of a line of the history, and the part of the data it was measured on."""
-    metric = Metric(**source.get("metric", {}))
-    return metric, "test" if f"test_{metric.key}" in source else "validation"
+    metric = Metric(**(source.get("metric") or {}))
+    return metric, "validation" if source.get(f"test_{metric.key}") is None else "test"
 
 
 def _epoch(facts: RunFacts, record: Mapping[str, Any]) -> Epoch:

@@ -14,5 +14,6 @@ if _TYPE_CHECKING:
     from hwbmpq.search.schedule import DecisionSchedule as DecisionSchedule
     from hwbmpq.search.space import SearchSpace as SearchSpace
     from hwbmpq.search.space import build_search_space as build_search_space
+    from hwbmpq.search.space import default_choices as default_choices
 
 __getattr__, __dir__, __all__ = _lazy_names(__name__)

@@ -15,7 +15,8 @@ from hwbmpq.allocate.problem import AllocationProblem
 from hwbmpq.allocate.solve import solve_problem
 from hwbmpq.costs import CostTable
 from hwbmpq.costs.stored import WIDER, stored_lines
-from hwbmpq.data import LabelledImages
+from hwbmpq.data import LabelledImages, chance_remark
+from hwbmpq.data.batches import LoaderImages
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import LayerGraph
 from hwbmpq.graph.layergraph import outline
@@ -86,27 +87,48 @@ def measure(
     network: nn.Module,
     graph: LayerGraph,
     choices: Sequence[Choices],
-    images: LabelledImages | None,
+    images: LabelledImages | LoaderImages | None,
     *,
     method: str = "enbg",
     batch_size: int = MEASURING_BATCH,
     on_batch: Callable[[int], None] | None = None,
+    is_trained: bool = False,
 ) -> Sensitivity:
-    """Sensitivity by a short calibration pass, for the candidates of one or several devices; no training."""
+    """Sensitivity by a short calibration pass, for the candidates of one or several devices; no training.
+
+    ``is_trained``: a network that does no better than guessing gets a remark.
+    """
     widths = {
         layer.name: sorted({p.weight_bits for options in choices for p in options[layer.name]})
         for layer in graph
     }
     widest = {layer.name: max(p for options in choices for p in options[layer.name]) for layer in graph}
     batches, remarks = (None, ()) if images is None else _labelled(network, images, batch_size)
+    if images is not None and is_trained:
+        remarks = (*_doubts(network, images, batch_size), *remarks)
     found = measure_sensitivity(
         network, graph, batches, method=method, precisions=widest, widths=widths, on_batch=on_batch
     )
     return replace(found, remarks=(*found.remarks, *remarks))
 
 
+def _doubts(network: nn.Module, images: LabelledImages | LoaderImages, batch_size: int) -> Iterator[str]:
+    """A warning if a trained network does no better than guessing on the images to calibrate on."""
+    count = correct = 0
+    for inputs, labels in images.batches(batch_size):
+        scores = _predict(network, inputs)
+        if scores.ndim != 2 or scores.shape[1] != images.classes:
+            return  # its classes are others: it labels the images itself
+        count, correct = count + len(labels), correct + int((scores.argmax(dim=1).cpu() == labels).sum())
+    share = correct / max(1, count)
+    shown = f"inputs: {images.inputs}"
+    doubt = chance_remark(share, count, images.classes, inputs=shown, what="the network", name=images.name)
+    if doubt is not None:
+        yield doubt
+
+
 def _labelled(
-    network: nn.Module, images: LabelledImages, batch_size: int
+    network: nn.Module, images: LabelledImages | LoaderImages, batch_size: int
 ) -> tuple[Iterator[tuple[Tensor, Tensor]], tuple[str, ...]]:
     """Batches for a network; if the labels are not those of its classes, with its own predictions as labels."""
     first = next(images.batches(1))[0]

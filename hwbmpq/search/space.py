@@ -108,8 +108,18 @@ def build_search_space(
         )
     remarks += [*_promotions(tables), *_findings(tables)]
     if len(tables.widths) == 1:
-        remarks.append(f"W{tables.widths[0]} is the only candidate: there is nothing to allocate")
+        remarks.append(
+            f"{tables.label(tables.widths[0])} is the only candidate: there is nothing to allocate"
+        )
     return SearchSpace(graph=graph, costs=tables, limits=limits, asked=asked, remarks=tuple(remarks))
+
+
+def default_choices(graph: LayerGraph, profile: HardwareProfile, bits: Sequence[int] | None) -> Choices:
+    """The candidates of a run to which only weight widths are given: activations follow the profile's own budgets."""
+    wanted = list(profile.budgets) or ["memory"]
+    known = tabulate(graph, profile, costs=wanted, bits=bits).tables
+    none = FixedLayers(given={})
+    return _activation_policy(graph, profile, list(known) or ["memory"], bits, "auto", none)[0].choices
 
 
 def _findings(costs: NetworkCosts) -> list[str]:
@@ -124,7 +134,17 @@ def _findings(costs: NetworkCosts) -> list[str]:
 def _promotions(costs: NetworkCosts) -> list[str]:
     """Widths that the device stores or runs as wider ones."""
     promoted = {pair: None for table in costs.tables.values() for pair in table.promotions.items()}
-    return [f"{asked} runs as {run}, and costs the same" for asked, run in promoted]
+    target = costs.profile.target
+    return [
+        f"{asked} is stored and runs as {run} on {target}: it costs as much and rounds more; {_instead(asked, run)}"
+        for asked, run in promoted
+    ]
+
+
+def _instead(asked: Precision, run: Precision) -> str:
+    if asked.weight_bits != run.weight_bits:
+        return f"use {run.weight_bits} bits instead of {asked.weight_bits} (--bits)"
+    return f"use {run.activation_bits} bits for activations (--activation-bits)"
 
 
 def _activation_policy(

@@ -1,14 +1,15 @@
 """Tasks by name or from a file, checked before anything is trained."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from hwbmpq.data.user_file import import_file
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.models.sources import import_file
 from hwbmpq.registry import TASKS
 from hwbmpq.tasks.base import Task
 
@@ -67,9 +68,13 @@ def _made(entry: Any, spec: str) -> Task:
     return task
 
 
-def check_task(task: Task, outputs: Any, targets: Any) -> None:
-    """Try a task on one batch: what is wrong with it is said before training, not after an epoch."""
-    loss = _tried(task, "loss", outputs, targets)
+def check_task(task: Task, run: Callable[[], Any], targets: Any) -> None:
+    """Try a task on one batch: what is wrong with it is said before training, not after an epoch.
+
+    ``run`` returns the network's outputs.
+    """
+    with torch.enable_grad():
+        loss = _tried(task, "loss", run(), targets)
     if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
         found = (
             f"a tensor of shape {tuple(loss.shape)}"
@@ -80,12 +85,13 @@ def check_task(task: Task, outputs: Any, targets: Any) -> None:
             f"task {task.title}: loss returned {found}, not one number as a tensor",
             hint="return the mean over the batch, such as torch.nn.functional.mse_loss(outputs, targets)",
         )
-    if torch.is_grad_enabled() and not loss.requires_grad:
+    if not loss.requires_grad:
         raise TaskError(
             f"task {task.title}: the loss does not depend on the network's outputs",
             hint="compute it with torch from outputs, without detach() or item()",
         )
-    measured = _tried(task, "measure", outputs, targets)
+    with torch.no_grad():
+        measured = _tried(task, "measure", run(), targets)
     value = _tried(task, "value", [measured])
     if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isinf(value):
         raise TaskError(

@@ -9,6 +9,9 @@ import torch
 
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.io import CHECKSUM_DIGITS, checksum, read_regular
+from hwbmpq.models.archives import check_archive
+from hwbmpq.training.checkpoint_contents import check_size
+from hwbmpq.units import shown
 
 FORMAT = "hwbmpq-checkpoint/1"
 _MOST_BYTES = 1 << 35
@@ -26,7 +29,11 @@ def packed(content: Mapping[str, Any]) -> bytes:
     # In memory first: torch's own writer reports a full disk as an internal error.
     buffer = io.BytesIO()
     torch.save({"format": FORMAT, **_with_decisions_once(content)}, buffer)
-    archive = buffer.getvalue()
+    return with_archive_checksum(buffer.getvalue())
+
+
+def with_archive_checksum(archive: bytes) -> bytes:
+    """The archive with its checksum as its comment."""
     assert archive.endswith(_NO_COMMENT), "an archive of torch's has no comment"
     comment = _comment(archive)
     return archive[: -len(_NO_COMMENT)] + len(comment).to_bytes(2, "little") + comment
@@ -65,13 +72,23 @@ def is_good(path: Path) -> bool:
 
 def unpacked(path: Path) -> dict[str, Any]:
     """Read a checkpoint without running any code from it."""
-    archive = _checked(path)
+    file = io.BytesIO(_checked(path))
     try:
-        content: dict[str, Any] = torch.load(io.BytesIO(archive), map_location="cpu", weights_only=True)
+        check_archive(file)
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not a checkpoint of hwbmpq: {error}") from error
+    try:
+        content: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # not written by hwbmpq; torch raises many types
         raise CheckpointError(f"{path} is not a checkpoint of hwbmpq ({type(error).__name__})") from error
-    if content.get("format") != FORMAT:
-        raise CheckpointError(f"{path} is of another version of hwbmpq ({content.get('format')})")
+    form = content.get("format") if isinstance(content, dict) else None
+    if form != FORMAT:
+        said = f" ({shown(form)})" if isinstance(form, str) else ""
+        raise CheckpointError(f"{path} is not a checkpoint of this version of hwbmpq{said}")
+    try:
+        check_size(content)
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not a checkpoint of hwbmpq: {error}") from None
     return content
 
 

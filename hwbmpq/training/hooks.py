@@ -1,8 +1,10 @@
 """What the training loop works with, and whom it tells."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
+
+from hwbmpq import distributed
 
 if TYPE_CHECKING:
     from hwbmpq.training.trainer import Trainer
@@ -64,6 +66,14 @@ class TrainingHook:
     """Told what happens; on rank 0 only."""
 
     def on_start(self, trainer: "Trainer") -> None: ...
+    def on_remark(self, remark: str) -> None: ...
     def after_step(self, report: StepReport) -> None: ...
     def during_calibration(self, what: str, done: int, total: int) -> None: ...
     def after_epoch(self, record: Mapping[str, Any], decision: Any) -> None: ...
+
+
+def tell(hooks: Sequence[TrainingHook], remarks: Iterable[str]) -> None:
+    """Say something at once, on rank 0."""
+    for remark in remarks if distributed.rank() == 0 else ():
+        for hook in hooks:
+            hook.on_remark(remark)

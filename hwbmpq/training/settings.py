@@ -18,6 +18,7 @@ from pydantic import (
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.hardware import ProfileError, yaml_reader
 from hwbmpq.io import read_regular
+from hwbmpq.normalisation import given_normalisation
 from hwbmpq.registry import DATA_SOURCES, METHODS, OBJECTIVES, QUANTIZERS, SENSITIVITIES, SOLVERS, TASKS
 from hwbmpq.search.config import AllocationConfig, setting_problems
 from hwbmpq.training.recipes import get_paper_recipe, recipe_for
@@ -61,10 +62,21 @@ class RunSettings(AllocationConfig):
     """What a run without training allocates by; a run that trains learns enbg."""
     # data
     data: str = "digits"
-    """Labelled images: a data set, folder:PATH (train/ and val/ or test/ with a folder per class), npz:PATH (x_train,
-    y_train, x_test, y_test), or the embedded digits."""
+    """Labelled samples: a data set, folder:PATH (train/ and val/ or test/ with a folder of images or .npy files per
+    class), npz:PATH (x_train, y_train, x_test, y_test), file:PATH.py:FUNCTION (your code: returns two DataLoaders or
+    Datasets), or the embedded digits."""
     data_root: str | None = None
     """Where data sets are; by default data."""
+    normalise: str | None = None
+    """What inputs are normalised with: none (pixels from 0 to 1, arrays as they are), imagenet, data (their own mean and
+    deviation) or MEAN/STD; by default imagenet for images in colour, data for other images, none for arrays, and for
+    pretrained weights what they were trained with."""
+    mean: tuple[float, ...] | None = None
+    """Subtracted from inputs, with --std: one value, or one for each channel."""
+    std: tuple[float, ...] | None = None
+    """Inputs are divided by it, with --mean."""
+    layout: Literal["auto", "channels-first", "channels-last"] = "auto"
+    """Where arrays in files have their channels; by default what their shape and the network's say."""
     train_images: int | None = Field(default=None, ge=1)
     """Train on a random N of the images."""
     test_images: int | None = Field(default=None, ge=1)
@@ -145,6 +157,15 @@ class RunSettings(AllocationConfig):
         if (info.field_name, name) == ("solver", "auto"):
             return name
         return CHOSEN_BY_NAME[str(info.field_name)].resolve(name)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_normalisation(cls, given: Any) -> Any:
+        """``mean`` and ``std`` become ``normalise``, which is what is stored."""
+        if not isinstance(given, dict) or not given.keys() & {"normalise", "mean", "std"}:
+            return given
+        found = given_normalisation(*(given.get(name) for name in ("normalise", "mean", "std")))
+        return {**given, "normalise": found, "mean": None, "std": None}
 
     @field_validator("data")
     @classmethod
@@ -243,5 +264,6 @@ def read_settings(path: Path) -> dict[str, Any]:
 def settings_yaml(settings: RunSettings, header: str = "") -> str:
     """The settings as a YAML document that ``read_settings`` reads back."""
     content = settings.model_dump(mode="json", exclude_none=True)
+    content.setdefault("validation", None)  # a file of a run without it is one of 0.1.0's
     content = {"model": content.pop("model"), **content}  # what people look for first
     return header + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)

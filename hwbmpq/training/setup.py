@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from hwbmpq.data.batches import Batches, LoaderBatches, LoaderImages, TrainingBatches
+from hwbmpq.data.chance import chance_remark
 from hwbmpq.data.images import ImageData, LabelledImages
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.inputs import ModelInputs, first_tensor, map_tensors
 from hwbmpq.quant.layers import eval_mode
 from hwbmpq.tasks import Task, check_task, get_task
+from hwbmpq.training.settings import RunSettings
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc, malloc.h
 _LARGEST_INT = 2**31 - 1
@@ -84,6 +86,8 @@ def calibration_batches(
 ) -> Iterator[tuple[Any, Any]]:
     """About ``count`` images in random order (stored, they may be sorted by class), in whole batches."""
     size = min(batch_size, count, len(images))
+    if isinstance(images, LoaderImages):
+        return images.first(count, size)
     batches = training_batches(images, batch_size=size, seed=seed)
     return islice(batches.epoch(0), max(1, count // size))
 
@@ -98,17 +102,20 @@ def check_outputs(
     task = get_task(task)
     inputs, targets = example_batch(network, data.train)
     try:
-        with eval_mode(network), torch.set_grad_enabled(not task.has_classes):
+        with eval_mode(network), torch.no_grad():
             outputs = inputs.call(network)
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         raise HwbmpqError(
-            f"the network cannot take images of {inputs.shape_text}: {error}",
-            hint="give a size that it takes with --input",
+            f"the network cannot take {data.samples} of {inputs.shape_text}: {error}",
+            hint="give a size that it takes with --input"
+            if data.samples == "images"
+            else "channels that are last come first with --layout channels-last; --normalise 0/1 makes floats of integers",
         ) from error
     if task.has_classes:
         _check_scores(first_tensor(outputs), data, at_least)
-    else:
-        check_task(task, outputs, targets)
+        return
+    with eval_mode(network):
+        check_task(task, lambda: inputs.call(network), targets)
 
 
 def _check_scores(scores: Tensor | None, data: ImageData, at_least: bool) -> None:
@@ -130,3 +137,22 @@ def _check_scores(scores: Tensor | None, data: ImageData, at_least: bool) -> Non
             if at_least
             else f"build the network with {classes} classes (--num-classes {classes})",
         )
+
+
+def float_remark(
+    accuracy: float | None, data: ImageData, settings: RunSettings, task: Task
+) -> tuple[str, ...]:
+    """A warning if weights that were given are no better than guessing before anything is quantized."""
+    # Pretrained weights may get a new head, which is random until it is trained.
+    is_trained = settings.weights or settings.model.startswith("file:")
+    if not is_trained and not (settings.pretrained and settings.epochs == 0):
+        return ()
+    found = chance_remark(
+        accuracy,
+        len(data.test),
+        data.classes if task.has_classes else None,
+        inputs=data.inputs,
+        what="in float the network",
+        name=data.name,
+    )
+    return () if found is None else (found,)

@@ -17,7 +17,8 @@ from hwbmpq.cli.main import main
 from hwbmpq.cli.options.network import load_network
 from hwbmpq.cli.progress import TrainingProgress
 
-SMALL = ["--model", "hwbmpq:resnet8", "--target", "mpic", "--data", "fake", "--train-images", "64"]
+SMALL = ["--model", "hwbmpq:resnet8", "--target", "mpic", "--data", "fake", "--train-images", "71"]
+"""64 images to train on once 7 are held out for validation."""
 SHORT = [*SMALL, "--test-images", "32", "--batch-size", "16", "--epochs", "3"]
 Run = Callable[..., tuple[int, str, str]]
 
@@ -78,7 +79,10 @@ def test_a_run_leaves_its_folder_and_evaluates_to_what_it_reported(run: Run) -> 
     assert [record["epoch"] for record in history] == [1, 2, 3]
     assert [record["decision"] is not None for record in history] == [True, True, False]
     code, out, err = run("evaluate", "one", "--json")
-    assert json.loads(out)["test_accuracy"] == result["test_accuracy"] == history[-1]["test_accuracy"]
+    assert json.loads(out)["test_accuracy"] == result["test_accuracy"]
+    assert not any("test_accuracy" in record or "test_loss" in record for record in history)
+    best = max(record["validation_accuracy"] for record in history[1:])  # the first is the warm-up
+    assert result["best"]["validation_accuracy"] == best
     assert run("evaluate", "one", "--best")[0] == 0
 
 

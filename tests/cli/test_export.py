@@ -161,7 +161,7 @@ def test_export_of_the_best_epoch_and_other_images(run: Run) -> None:
         (["export", "run", "-o", "run/config.yaml/x.onnx"], "is no folder", ""),
         (["benchmark", "run", "--threads", "9999"], "--threads 9999", ""),
         (["export", "nothing"], "nothing does not exist", "hwbmpq compress"),
-        (["export", "run", "--compare", "0"], "--compare: '0': give a whole number above zero", ""),
+        (["export", "run", "--compare", "0"], "--compare '0': give a whole number above zero", ""),
         (
             ["export", "run", "--format", "packed", "--runtime-compat", "int8"],
             "about ONNX files",

@@ -1,6 +1,7 @@
 """``hwbmpq plan`` as a person types it."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -186,3 +187,19 @@ def test_sensitivities_are_measured_beside_layers_in_float(
 )
 def test_pins_that_are_wrong(plan: Callable[..., str], options: list[str], told: str) -> None:
     assert told in plan(*options, code=2)
+
+
+def test_no_width_is_named_without_its_activations(plan: Callable[..., str]) -> None:
+    assert not re.search(r"\bW\d+\b", plan("--budget", "memory=12x"))
+
+
+def test_widths_that_the_device_promotes_say_what_they_cost_and_what_to_take(
+    plan: Callable[..., str],
+) -> None:
+    text = " ".join(plan("--budget", "memory=80%", "--bits", "3,5", "--brief").split())
+    assert (
+        "W3A8 is stored and runs as W4A8 on mpic: it costs as much and rounds more; use 4 bits instead of 3"
+        in text
+    )
+    assert "W5A8 is stored and runs as W8A8 on mpic" in text
+    assert "runs as" not in plan("--budget", "memory=80%", "--bits", "4,8", "--brief")

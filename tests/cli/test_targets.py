@@ -106,7 +106,7 @@ def test_show_json_has_the_whole_table(run: Run) -> None:
     table = content["costs"]["tables"]["latency"]
     assert (table["model"], table["unit"]) == ("gap8", "ms")
     assert table["figures"][0]["path"] == "clock.core_hz"
-    assert table["rows"][0]["costs"]["layer1.0.conv1"]["W2A2"] > 0
+    assert table["rows"][0]["costs"]["layer1.0.conv1"]["W2A8"] > 0
     assert content["profile"]["clock"]["core_hz"]["value"] == 175e6
 
 
@@ -140,9 +140,7 @@ def test_errors_are_one_sentence(arguments: list[str], message: str, run: Run) -
 
 @pytest.mark.parametrize("bits", ["x", "1", "2,99", ""])
 def test_bits_are_checked_when_they_are_read(bits: str, capsys: Captured) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["targets", "show", "mpic", "--model", "hwbmpq:resnet8", "--bits", bits])
-    assert caught.value.code == 2
+    assert main(["targets", "show", "mpic", "--model", "hwbmpq:resnet8", "--bits", bits]) == 2
     assert "--bits" in capsys.readouterr().err
 
 

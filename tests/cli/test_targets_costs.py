@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import hwbmpq
 from hwbmpq.hardware import load_profile
 
 Captured = pytest.CaptureFixture[str]
@@ -39,14 +40,15 @@ def test_show_hides_small_layers_of_large_networks(run: Run) -> None:
 
 
 def test_compare_shows_what_each_width_buys(run: Run) -> None:
-    output = run("compare", "mpic", "jetson_nano", "--model", "hwbmpq:resnet8", "--cost", "latency")
-    (line,) = [line for line in output.splitlines() if line.startswith(" W2")]
-    assert line.split()[3] == "2.88x"
-    assert line.split()[-1] == "1.00x"
+    arguments = ("--model", "hwbmpq:resnet8", "--cost", "latency")
+    output = run("compare", "mpic", "jetson_nano", *arguments, "--activation-bits", "same")
+    lines = {line.split()[0]: line.split() for line in output.splitlines() if line.startswith(" W2")}
+    assert lines["W2A2"][3] == "2.88x"
+    assert lines["W2A16"][-1] == "1.00x"
     assert "jetson_nano: widths do not change latency" in output
     content = json.loads(run("compare", "mpic", "gap8", "--model", "hwbmpq:resnet8", "--json"))
-    assert content["mpic"]["totals"]["latency"]["W2"] < content["mpic"]["totals"]["latency"]["W8"]
-    assert content["gap8"]["totals"]["latency"]["W2"] == content["gap8"]["totals"]["latency"]["W8"]
+    assert content["mpic"]["totals"]["latency"]["W2A8"] < content["mpic"]["totals"]["latency"]["W8A8"]
+    assert content["gap8"]["totals"]["latency"]["W2A8"] == content["gap8"]["totals"]["latency"]["W8A8"]
 
 
 def test_one_width_is_said_to_be_nothing_to_allocate(run: Run) -> None:
@@ -60,7 +62,7 @@ def test_one_width_is_said_to_be_nothing_to_allocate(run: Run) -> None:
         "latency",
     )
     assert " W16" not in output
-    assert "jetson_orin_nano: one width to choose from, W8: nothing to allocate" in output
+    assert "jetson_orin_nano: one width to choose from, W8A8: nothing to allocate" in output
     shown = run("show", "jetson_orin_nano", "--model", "hwbmpq:resnet8", "--cost", "latency")
     (total,) = [line for line in shown.splitlines() if line.startswith(" the network")]
     assert len(total.split()) == 3  # no total at W16, which only the ends have
@@ -103,7 +105,7 @@ def test_products_of_activations_are_said_to_be_uncosted(run: Run) -> None:
 
 def test_promoted_widths_are_shown(run: Run) -> None:
     output = run("show", "mpic", "--model", "hwbmpq:resnet8", "--bits", "3,4", "--cost", "memory")
-    assert "W3A4 runs as W4A4 (6 of 8 layers)" in output
+    assert "W3A8 runs as W4A8 (6 of 8 layers)" in output
     assert "widths do not change" not in output
 
 
@@ -124,9 +126,9 @@ def test_numbers_and_device_names_are_never_cut(
 
 def test_activation_bits_reach_the_costs(run: Run) -> None:
     arguments = ("compare", "mpic", "--model", "hwbmpq:resnet8", "--cost", "latency", "--json")
-    same = json.loads(run(*arguments))["mpic"]["totals"]["latency"]
+    same = json.loads(run(*arguments, "--activation-bits", "same"))["mpic"]["totals"]["latency"]
     wide = json.loads(run(*arguments, "--activation-bits", "8"))["mpic"]["totals"]["latency"]
-    assert same["W2"] < wide["W2"] < wide["W8"] == same["W8"]
+    assert same["W2A2"] < wide["W2A8"] < wide["W8A8"] == same["W8A8"]
     shown = run(
         "show",
         "mpic",
@@ -152,8 +154,8 @@ def test_compare_repeats_the_caveats_of_the_devices(run: Run) -> None:
 
 def test_the_worst_step_is_named(run: Run) -> None:
     output = run("show", "gap8", "--model", "hwbmpq:resnet8", "--cost", "ram", "--bits", "2,8")
-    (line,) = [line for line in output.splitlines() if line.startswith(" W2A2")]
-    assert line.split() == ["W2A2", "96.00", "KiB", "add"]
+    (line,) = [line for line in output.splitlines() if line.startswith(" W2A8")]
+    assert line.split() == ["W2A8", "96.00", "KiB", "add"]
 
 
 def test_default_budgets_are_held_against_each_width(run: Run, tmp_path: Path) -> None:
@@ -197,3 +199,41 @@ def test_no_note_is_given_twice(run: Run) -> None:
     )
     notes = content["costs"]["notes"]["energy"]
     assert len(notes) == len(set(notes)) > 2
+
+
+def test_compare_names_the_pairs_that_compress_takes_by_default(run: Run) -> None:
+    """mpic runs W2A2 and W2A8; without a budget on activations, compress takes A8."""
+    content = json.loads(
+        run("compare", "mpic", "gap9_ne16", "--model", "hwbmpq:resnet8", "--cost", "latency", "--json")
+    )
+    model = hwbmpq.models.load_model("hwbmpq:resnet8")
+    graph = hwbmpq.describe(model.network, model.example_input())
+    space = hwbmpq.search.build_search_space(graph, hwbmpq.load_profile("mpic"), bits=(2, 4, 8))
+    labels = [space.costs.label(width) for width in space.costs.widths]
+    assert labels == ["W2A8", "W4A8", "W8A8"]
+    assert [name for name in content["mpic"]["totals"]["latency"] if name != "unit"] == labels
+    assert content["mpic"]["totals"]["latency"]["W2A8"] == pytest.approx(space.costs.total("latency", 2))
+
+
+def test_pairs_that_differ_between_devices_have_rows_of_their_own(run: Run) -> None:
+    text = run(
+        "compare",
+        "mpic",
+        "gap9_ne16",
+        "--model",
+        "hwbmpq:resnet8",
+        "--cost",
+        "memory",
+        "--activation-bits",
+        "same",
+    )
+    rows = [line.split()[0] for line in text.splitlines() if line.strip().startswith("W")]
+    assert {"W2A2", "W2A8", "W4A4", "W4A8"} <= set(rows)
+
+
+def test_no_width_is_named_without_its_activations(run: Run) -> None:
+    for text in (
+        run("compare", "mpic", "generic", "--model", "hwbmpq:resnet8"),
+        run("show", "mpic", "--model", "hwbmpq:resnet8", "--brief"),
+    ):
+        assert not re.search(r"\bW\d+\b", text)

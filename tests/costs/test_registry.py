@@ -176,7 +176,7 @@ def test_a_plug_ins_cost_is_tabulated_on_the_command_line(plugin_site: Path) -> 
     assert result.returncode == 0, result.stderr
     totals = json.loads(result.stdout)["costs"]["totals"]["flash_wear"]
     assert totals["unit"] == "page"
-    assert totals["W2"] < totals["W8"]
+    assert totals["W2A8"] < totals["W8A8"]
 
 
 @pytest.mark.usefixtures("_forget_afterwards")

@@ -122,7 +122,9 @@ def test_costs_that_cannot_be_had_say_why() -> None:
         costs.total("latenc", 2)
     with pytest.raises(UnsupportedPrecisionError, match="no 4-bit weights here; there are 2, 8"):
         costs.total("latency", 4)
-    assert json.loads(json.dumps(costs.to_dict()))["totals"]["memory"]["W2"] == costs.total("memory", 2)
+    assert json.loads(json.dumps(costs.to_dict()))["totals"]["memory"][costs.label(2)] == costs.total(
+        "memory", 2
+    )
 
 
 def test_by_default_the_profile_says_which_costs() -> None:

@@ -203,7 +203,8 @@ def test_an_unknown_specification_lists_the_forms(spec: str) -> None:
     with pytest.raises(UnknownNameError) as raised:
         load_images(spec, input_size=GREY)
     assert raised.value.hint == (
-        "use digits, cifar10, cifar100, tinyimagenet, fashion-mnist, folder:PATH, npz:PATH, fake"
+        "use digits, cifar10, cifar100, tinyimagenet, fashion-mnist, folder:PATH, npz:PATH, "
+        "file:PATH.py:FUNCTION, fake"
     )
 
 
@@ -219,7 +220,7 @@ def test_every_form_says_what_it_is_in_one_line_and_how_it_is_augmented(form: An
         ({"train_limit": 0}, "0 training images are too few"),
         ({"test_limit": -1}, "-1 test images are too few"),
         ({"classes": 0}, "0 classes are too few"),
-        ({"input_size": (8, 8)}, r"an input of \(8, 8\)"),
+        ({"input_size": (8,)}, "arrays of 8x8x1 do not fit a network that takes 8"),
         ({"input_size": (1, 0, 8)}, r"an input of \(1, 0, 8\)"),
     ],
     ids=["train", "test", "classes", "size", "empty"],

@@ -9,7 +9,7 @@ import pytest
 import torch
 from npz_files import all_pixels, labels, pixels, saved
 
-from hwbmpq.data import load_data, load_images
+from hwbmpq.data import LabelledImages, load_data, load_images, open_data
 from hwbmpq.errors import HwbmpqError
 
 GREY = (1, 8, 8)
@@ -36,10 +36,25 @@ def test_labels_may_be_a_column(tmp_path: Path) -> None:
     assert load_images(spec, input_size=GREY).labels.tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("scale", [1, 255])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_floats_that_are_bytes_in_disguise_are_pixels(tmp_path: Path, scale: int, kind: Any) -> None:
+    stored = pixels(4, 8, 8)
+    stored[0, 0, :2] = 0, 255
+    data = load_images(
+        saved(tmp_path, x_train=(stored * (scale / 255)).astype(kind), y_train=labels(4)), input_size=GREY
+    )
+    assert type(data) is LabelledImages
+    assert torch.equal(all_pixels(data)[..., 0], torch.from_numpy(stored))
+
+
 @pytest.mark.parametrize("scale", [1.0, 255.0])
-def test_float_pixels_count_from_0_to_1_or_to_255(tmp_path: Path, scale: float) -> None:
+def test_a_run_of_0_1_0_takes_all_floats_in_the_range_of_pixels_for_images(
+    tmp_path: Path, scale: float
+) -> None:
     stored = np.linspace(0, scale, 64).reshape(1, 8, 8)
-    data = load_images(saved(tmp_path, x_train=stored, y_train=labels(1)), input_size=GREY)
+    spec = saved(tmp_path, x_train=stored, y_train=labels(1))
+    data = open_data(spec, needs_test=False, floats_are_pixels=True).training_images(GREY)
     assert all_pixels(data).flatten().tolist() == np.rint(np.linspace(0, 255, 64)).tolist()
 
 
@@ -64,7 +79,7 @@ def test_a_tenth_is_held_out_if_there_is_no_test_part(tmp_path: Path) -> None:
     assert sorted(train + test) == list(range(60))
     assert torch.bincount(data.test.labels).tolist() == [2, 2, 2]
     assert data.remarks == (
-        f"{tmp_path}/data.npz has no x_test: 6 of 60 images, always the same, are held out for testing",
+        f"{tmp_path}/data.npz has no x_test: 6 of 60 samples, always the same, are held out for testing",
     )
 
 
@@ -108,7 +123,7 @@ def test_classes_that_only_test_images_have_are_named(tmp_path: Path) -> None:
 
 def test_a_bad_test_part_is_named(tmp_path: Path) -> None:
     spec = saved(tmp_path, x_train=pixels(3, 8, 8), y_train=labels(3), x_test=pixels(3, 64), y_test=labels(3))
-    with pytest.raises(HwbmpqError, match=r"x_test: shape \(3, 64\) is not a list of images"):
+    with pytest.raises(HwbmpqError, match=r"x_test: samples of 64 stand beside others of 8x8"):
         load_data(spec, input_size=GREY)
 
 
@@ -126,7 +141,7 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "no-labels": ({"x_train": pixels(2, 8, 8)}, "holds no x_train with y_train, but x_train"),
     "lengths": (
         {"x_train": pixels(2, 8, 8), "y_train": labels(3)},
-        "x_train has 2 images, but y_train 3 labels",
+        "x_train has 2 samples, but y_train 3 labels",
     ),
     "float-labels": ({"x_train": pixels(2, 8, 8), "y_train": labels(2) / 2}, "y_train: float64 of shape"),
     "one-hot": (
@@ -134,15 +149,17 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
         r"y_train: int64 of shape \(2, 2\)",
     ),
     "negative": ({"x_train": pixels(2, 8, 8), "y_train": labels(2) - 1}, "not class numbers from 0"),
-    "no-images": ({"x_train": pixels(0, 8, 8), "y_train": labels(0)}, "y_train: is empty"),
-    "flat": ({"x_train": pixels(2, 64), "y_train": labels(2)}, r"shape \(2, 64\) is not a list of images"),
-    "first": ({"x_train": pixels(2, 3, 8, 8), "y_train": labels(2)}, "has its channels first"),
-    "int": ({"x_train": pixels(2, 8, 8).astype(int), "y_train": labels(2)}, "pixels of type int64"),
-    "range": (
-        {"x_train": -np.ones((2, 8, 8)), "y_train": labels(2)},
-        r"values from -1.0 to -1.0 are not pixels",
+    "no-images": ({"x_train": pixels(0, 8, 8), "y_train": labels(0)}, r"shape \(0, 8, 8\) is not a list"),
+    "single": ({"x_train": pixels(2), "y_train": labels(2)}, r"shape \(2,\) is not a list of samples"),
+    "complex": (
+        {"x_train": np.ones((2, 8), complex), "y_train": labels(2)},
+        "values of type complex128 are not understood",
     ),
-    "nan": ({"x_train": np.full((2, 8, 8), np.nan), "y_train": labels(2)}, "values from nan to nan"),
+    "nan": ({"x_train": np.full((2, 8, 8), np.nan), "y_train": labels(2)}, "that are not finite"),
+    "size": (
+        {"x_train": -np.ones((2, 8, 8)), "y_train": labels(2)},
+        "arrays of 8x8 do not fit a network that takes 3x8x8",
+    ),
     "object": ({"x_train": np.array([None]), "y_train": labels(1)}, "an array of objects is a pickle"),
     "channels": (
         {"x_train": pixels(2, 8, 8, 4), "y_train": labels(2)},

@@ -453,5 +453,5 @@ def test_what_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(PackedFileError, match=r"model.safetensors cannot be read: No such file"):
         hwbmpq.load(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(PackedFileError, match="pipe is not a file"):
+    with pytest.raises(PackedFileError, match="pipe cannot be read: it is not a regular file"):
         hwbmpq.load(tmp_path / "pipe")

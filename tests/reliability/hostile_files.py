@@ -4,17 +4,21 @@ import io
 import json
 import os
 import pickle
+import re
 import shutil
 import struct
 import zipfile
 import zlib
-from pathlib import Path
 
 import numpy as np
 import torch
 from hostile import Place, case
 from hostile_folders import DRAWING, _Runs, bomb, copy, set_config
 from torch import nn
+
+from hwbmpq.export.packed.container import write_container
+from hwbmpq.graph.operations import WEIGHTED_MODULES
+from hwbmpq.models import load_model
 
 PLAN = ["plan", "--model", "hwbmpq:resnet8", "--target", "mpic", "--budget", "memory=12x"]
 SENSITIVITY = [*PLAN, "--sensitivity", "../sent/scores.json"]
@@ -252,8 +256,8 @@ class _Dynamic(nn.Module):
         return self.conv(x).mean((2, 3))
 
 
-def program(place: Place, change: "dict[str, str]") -> list[str]:
-    """A program of torch.export in which some text is replaced."""
+def program(place: Place, expression: str = "") -> list[str]:
+    """A program of torch.export, in which the shapes are expressions of our own."""
     path = place.sent / "net.pt2"
     dynamic = {"x": {0: torch.export.Dim("batch")}}
     torch.export.save(
@@ -263,40 +267,26 @@ def program(place: Place, change: "dict[str, str]") -> list[str]:
     with zipfile.ZipFile(place.sent / "old.pt2") as old, zipfile.ZipFile(path, "w") as new:
         for entry in old.infolist():
             content = old.read(entry)
-            if entry.filename.endswith(".json"):
-                text = content.decode()
-                for before, after in change.items():
-                    text = text.replace(before, after)
-                content = text.encode()
+            if expression and entry.filename.endswith("model.json"):
+                new_text = f'"expr_str": {json.dumps(expression)}'
+                content = re.sub(
+                    r'"expr_str": "[^"]*"', lambda _, text=new_text: text, content.decode()
+                ).encode()
             new.writestr(entry.filename, content)
     return ["inspect", "--model", "file:../sent/net.pt2"]
 
 
 @case()
 def program_whose_shapes_run_code(place: Place) -> list[str]:
-    code = json.dumps(f"[{place.evil_code}] and 3")[1:-1]
-    return program(place, {'"expr_str": "s': f'"expr_str": "{code}', '"expr_str":"s': f'"expr_str":"{code}'})
+    return program(place, place.evil_code)
 
 
 @case("net.pt2")
 def program_with_pickled_objects(place: Place) -> list[str]:
-    words = program(place, {})
+    words = program(place)
     with zipfile.ZipFile(place.sent / "net.pt2", "a") as archive:
         archive.writestr("net/data/custom_obj_0", pickle.dumps(_Runs(place.evil_code)))
     return words
-
-
-@case()
-def packed_file_that_names_a_huge_network(place: Place) -> list[str]:
-    run = copy(place)
-    whole = (run / "model.safetensors").read_bytes()
-    length = int.from_bytes(whole[:8], "little")
-    header = json.loads(whole[8 : 8 + length])
-    header["__metadata__"]["hwbmpq"] = header["__metadata__"]["hwbmpq"].replace(
-        '"num_classes":10', '"num_classes":14000000'
-    )
-    _seal(place.sent / "huge.safetensors", header, whole[8 + length :])
-    return ["-c", _LOAD]
 
 
 _LOAD = """
@@ -305,22 +295,34 @@ from hwbmpq.errors import HwbmpqError
 try:
     hwbmpq.load("../sent/huge.safetensors")
 except HwbmpqError as error:
+    print("error:", error)
     raise SystemExit(2)
 """
 
 
-def _seal(path: Path, header: "dict[str, object]", body: bytes) -> None:
-    """A packed file with a header of our own and a checksum that fits."""
-    import re
-    from hashlib import blake2b
-
-    text = re.sub(
-        r'(?<="blake2b":")[0-9a-f]{64}', "0" * 64, json.dumps(header, separators=(",", ":")), count=1
-    )
-    content = text.encode()
-    content += b" " * (-len(content) % 8)
-    whole = len(content).to_bytes(8, "little") + content + body
-    path.write_bytes(whole.replace(b"0" * 64, blake2b(whole, digest_size=32).hexdigest().encode(), 1))
+@case()
+def packed_file_that_names_a_huge_network(place: Place) -> list[str]:
+    """Every layer of VGG-16 is described, and none of its weights is there."""
+    network = load_model("torchvision:vgg16", device="meta", num_classes=10, seed=0).network
+    modules = {
+        name: module for name, module in network.named_modules() if isinstance(module, WEIGHTED_MODULES)
+    }
+    widths = {"weight_bits": 32, "activation_bits": 32, "is_computed": True, "is_packed": False}
+    layers = [
+        {"name": name, "shape": list(module.weight.shape), "quantizer": 0, **widths}
+        for name, module in modules.items()
+    ]
+    content = {
+        "schema": "hwbmpq/packed/v1",
+        "hwbmpq": "1",
+        "origin": {"model": "torchvision:vgg16", "num_classes": 10},
+        "layers": layers,
+        "quantizers": [{"name": "q", "signed": True, "trainable": False, "batches": 0, "has_range": False}],
+    }
+    tensors = {f"{name}.bias": torch.zeros(module.bias.shape) for name, module in modules.items()}
+    tensors["hwbmpq:inputs"] = torch.ones(1, 2)
+    write_container(place.sent / "huge.safetensors", tensors, json.dumps(content, separators=(",", ":")))
+    return ["-c", _LOAD]
 
 
 @case()

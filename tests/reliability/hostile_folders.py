@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from hostile import Place, case
 
-from hwbmpq.training.run_directory import FORMAT, RunDirectory
+from hwbmpq.training.checkpoint_file import _NO_COMMENT, FORMAT, _comment
+from hwbmpq.training.run_directory import RunDirectory
 
 DRAWING = "\x1b[2J\x1b]0;title\x07\x9b31m\u202egnp.exe\x7f"
 EVALUATE = ["evaluate", "../sent/run"]
@@ -45,8 +46,6 @@ def bomb(levels: int = 9, width: int = 9, first: str = "[x, x]") -> str:
 
 def checkpoint(run: Path, content: Any, name: str = "checkpoint.pt") -> None:
     """A checkpoint whose checksum is right, whatever is in it."""
-    from hwbmpq.training.run_directory import _NO_COMMENT, _comment
-
     for old in run.glob("checkpoint*.pt"):
         old.unlink()
     buffer = io.BytesIO()
@@ -82,6 +81,28 @@ def config_names_code_of_the_folder_itself(place: Place) -> list[str]:
     (run / "evil.py").write_text(f"{place.evil_code}\ndef make_net(): pass\n")
     set_config(run, model="file:../sent/run/evil.py:make_net")
     return ["export", "../sent/run"]
+
+
+@case("--trust")
+def config_names_code_for_its_data(place: Place) -> list[str]:
+    (place.sent / "evil.py").write_text(f"{place.evil_code}\ndef make(): pass\n")
+    set_config(copy(place), data=f"file:{place.sent}/evil.py:make")
+    return ["benchmark", "../sent/run"]
+
+
+@case("--trust")
+def config_names_code_for_its_task(place: Place) -> list[str]:
+    (place.sent / "evil.py").write_text(f"{place.evil_code}\nclass Task: pass\n")
+    set_config(copy(place), task=f"file:{place.sent}/evil.py:Task")
+    return ["compress", "--resume", "../sent/run"]
+
+
+@case("--trust")
+def settings_file_names_code(place: Place) -> list[str]:
+    (place.sent / "evil.py").write_text(f"{place.evil_code}\ndef make_net(): pass\n")
+    text = f"model: file:{place.sent}/evil.py:make_net\ntarget: mpic\n"
+    (place.sent / "settings.yaml").write_text(text)
+    return ["compress", "--config", "../sent/settings.yaml"]
 
 
 @case("config.yaml")
@@ -220,7 +241,7 @@ def checkpoint_without_progress(place: Place) -> list[str]:
 def checkpoint_of_another_structure_is_resumed(place: Place) -> list[str]:
     run = copy(place)
     state, _ = RunDirectory(run).load_checkpoint()
-    checkpoint(run, {**state, "allocator": {"history": 3}, "progress": {**state["progress"], "epoch": 1}})
+    checkpoint(run, {**state, "allocator": {**state["allocator"], "history": 3}})
     return ["compress", "--resume", "../sent/run"]
 
 
@@ -279,16 +300,6 @@ def unfinished_export_is_a_link(place: Place) -> list[str]:
     run = copy(place)
     (run / "model.safetensors.unfinished").symlink_to(place.outside / "victim")
     return ["export", "../sent/run", "--format", "packed"]
-
-
-@case()
-def resumed_run_has_links(place: Place) -> list[str]:
-    run = copy(place)
-    for name in ("history.jsonl", "checkpoint.pt", "report.html", "allocation.json", "facts.json"):
-        (run / f"{name}.unfinished").symlink_to(place.outside / "victim")
-    (run / "report.html").unlink()
-    (run / "report.html").symlink_to(place.outside / "new")
-    return ["compress", "--resume", "../sent/run"]
 
 
 # what a report reads
@@ -382,7 +393,7 @@ def history_of_brackets(place: Place) -> list[str]:
 def history_of_a_million_lines(place: Place) -> list[str]:
     run = copy(place)
     line = (run / "history.jsonl").read_text().splitlines()[-1]
-    (run / "history.jsonl").write_text(f"{line}\n" * 80_000)
+    (run / "history.jsonl").write_text(f"{line}\n" * 200_000)
     return REPORT
 
 

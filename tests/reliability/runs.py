@@ -36,7 +36,7 @@ def make_net():
 EPOCHS, STEPS = 4, 6
 _COMPRESS = (
     "compress --target generic --bits 2,4 --budget memory=75% --data fake --input 3x8x8 "
-    f"--train-images {8 * STEPS} --test-images 16 --batch-size 8 --epochs {EPOCHS} --warmup-epochs 1 --interval-epochs 1 "
+    f"--train-images {8 * STEPS + 5} --validation 5 --test-images 16 --batch-size 8 --epochs {EPOCHS} --warmup-epochs 1 --interval-epochs 1 "
     "--augment flip-crop --checkpoint-minutes 1e-9"
 ).split()
 LONGEST = 120.0

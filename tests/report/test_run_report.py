@@ -42,7 +42,9 @@ def test_the_report_says_what_the_run_said(run: Path) -> None:
     assert found["memory"].is_met
     assert found["test accuracy"].value == pytest.approx(100 * result["test_accuracy"])
     assert found["file on disk"].value == 8 * (run / "model.safetensors").stat().st_size
-    assert [epoch.test_accuracy for epoch in report.epochs] == [line["test_accuracy"] for line in history]
+    assert {epoch.part for epoch in report.epochs} == {"validation"}
+    assert [epoch.value for epoch in report.epochs] == [line["validation_accuracy"] for line in history]
+    assert not any("test_accuracy" in line for line in history)
     assert report.state == "finished"
     moved = [move for line in history if line["decision"] for move in line["decision"]["moves"]]
     assert [move.layer for move in report.moves] == [move["layer"] for move in moved]

@@ -48,8 +48,9 @@ def test_images_that_do_not_fit_are_found_before_training(tiny_cnn: nn.Module) -
 
 
 def test_a_network_that_is_no_classifier_is_refused(data: ImageData) -> None:
-    with pytest.raises(HwbmpqError, match="only classifiers are trained"):
+    with pytest.raises(HwbmpqError, match=r"returns no scores.*it is not a classifier") as error:
         check_outputs(nn.Conv2d(3, 5, 3), data)
+    assert "--task regression" in error.value.hint
 
 
 def test_the_check_changes_nothing(data: ImageData, tiny_cnn: nn.Module) -> None:
@@ -70,7 +71,8 @@ def test_placing_keeps_parameters_and_results(data: ImageData, tiny_cnn: nn.Modu
 
 
 def test_an_example_is_one_image(data: ImageData, tiny_cnn: nn.Module) -> None:
-    assert example_input(tiny_cnn, data.train).shape == (1, 3, 8, 8)
+    (example,) = example_input(tiny_cnn, data.train).tensors
+    assert example.shape == (1, 3, 8, 8)
 
 
 @pytest.mark.parametrize(

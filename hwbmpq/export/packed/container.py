@@ -7,7 +7,6 @@ a random order, and files should come out the same each time.
 
 import json
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.io import BLANK_CHECKSUM, CHECKSUM_DIGITS, atomic_write, with_checksum
+from hwbmpq.io import BLANK_CHECKSUM, CHECKSUM_DIGITS, atomic_write, open_regular, with_checksum
 
 DTYPES = {
     "F64": torch.float64,
@@ -37,10 +36,12 @@ _METADATA, _CHECKSUM = "hwbmpq", "blake2b"
 """Names in the file's ``__metadata__``."""
 _CHECKSUM_MARK = f'"{_CHECKSUM}":"'.encode()
 _ENTRY = {"dtype", "shape", "data_offsets"}
+_LARGEST_FILE = 1 << 36
 _LARGEST_HEADER = 1 << 24
+_MOST_VALUES = 400_000
+"""In a header: a value takes two hundred bytes of memory once it is read, ten thousand layers have about so many."""
 _LENGTH_BYTES = 8
 _NOT_OURS = "give a model.safetensors that hwbmpq wrote; a file of float weights is read with --weights"
-_WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0)  # opening a pipe would wait for a writer
 
 
 class PackedFileError(HwbmpqError):
@@ -82,6 +83,10 @@ def _header(metadata: Mapping[str, str], entries: bytes) -> bytes:
     text += b" " * (-len(text) % _LENGTH_BYTES)  # so that the data are aligned
     if len(text) > _LARGEST_HEADER:
         raise HwbmpqError(f"the header of the file would have {len(text)} bytes, more than {_LARGEST_HEADER}")
+    if _values(text) > _MOST_VALUES:
+        raise HwbmpqError(
+            f"the header of the file would have more than {_MOST_VALUES} values: too many layers"
+        )
     return len(text).to_bytes(_LENGTH_BYTES, "little") + text
 
 
@@ -108,6 +113,8 @@ def read_container(path: Path) -> Container:
 def parse_json(data: bytes | str, path: Path, what: str) -> dict[str, Any]:
     """A JSON object in which no name appears twice."""
     try:
+        if _values(data if isinstance(data, bytes) else data.encode()) > _MOST_VALUES:
+            raise ValueError(f"it has more than {_MOST_VALUES} values")
         content = json.loads(data, object_pairs_hook=_without_duplicates, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise PackedFileError(
@@ -118,6 +125,11 @@ def parse_json(data: bytes | str, path: Path, what: str) -> dict[str, Any]:
     return content
 
 
+def _values(text: bytes) -> int:
+    """About as many as JSON has."""
+    return sum(map(text.count, (b",", b"[", b"{")))
+
+
 def short(name: object) -> str:
     """A name from a file, fit to be printed."""
     return f"{name!r:.100}"
@@ -125,13 +137,9 @@ def short(name: object) -> str:
 
 def _opened(path: Path) -> BinaryIO:
     try:
-        file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | _WITHOUT_WAITING))  # noqa: SIM115 (handed out)
+        return open_regular(path, _LARGEST_FILE)
     except OSError as error:
         raise PackedFileError(f"{path} cannot be read: {error.strerror or error}") from error
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise PackedFileError(f"{path} is not a file")
-    return file
 
 
 def _read_header(file: BinaryIO, path: Path) -> bytes:

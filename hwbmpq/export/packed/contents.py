@@ -27,6 +27,7 @@ from hwbmpq.graph.stored import (
 )
 from hwbmpq.quant import as_precision, quantized_layers
 from hwbmpq.quant.prepare import Width, scale_count, shared_inputs
+from hwbmpq.quant.weights import is_parameter
 from hwbmpq.values import CLIPPING, Layer
 
 HEADER = "file header"
@@ -182,7 +183,7 @@ def _predict(
     rest = _rest(model, bits)
     for name, value in rest.items():
         found[label_of(model, name)] += value.numel() * value.element_size()
-    names = [*rest, *(join(name, "weight") for name in owners)]
+    names = [*rest, *(name if is_parameter(model, name) else join(name, "weight") for name in owners)]
     found[HEADER] = (
         _HEADER_BYTES
         + sum(len(name) + _TENSOR_BYTES for name in names)
@@ -193,7 +194,7 @@ def _predict(
 
 def _rest(model: nn.Module, layers: Iterable[str]) -> dict[str, Tensor]:
     """What is stored as it is: all but the layers' weights."""
-    weights = weight_names(model, map(model.get_submodule, layers))
+    weights = weight_names(model, layers)
     state = own_state(model)
     return {group[0]: state[group[0]] for group in names_by_tensor(state) if not weights & set(group)}
 

@@ -1,6 +1,7 @@
 """``hwbmpq.load``: from a packed file to a network that computes what the saved one did."""
 
 from collections.abc import Iterable, Mapping
+from math import prod
 from pathlib import Path
 
 import torch
@@ -8,16 +9,18 @@ from torch import Tensor, nn
 
 from hwbmpq.errors import HwbmpqError, ModelLoadError, UnknownNameError
 from hwbmpq.export.packed.container import DTYPE_NAMES, DTYPES, PackedFileError, short
-from hwbmpq.export.packed.file import Origin, PackedFile, PackedLayer, read_packed
+from hwbmpq.export.packed.file import PackedFile, PackedLayer, read_packed
 from hwbmpq.export.packed.save import FILE_NAME
 from hwbmpq.export.stored_weights import StoredWeight
 from hwbmpq.graph.operations import WEIGHTED_MODULES
 from hwbmpq.graph.stored import names_by_tensor, own_state, weight_names
 from hwbmpq.models import load_model
+from hwbmpq.models.bounded import bytes_to_build
 from hwbmpq.quant import assign, quantized_layers
-from hwbmpq.quant.layers import QuantizedLayer
+from hwbmpq.quant.layers import MadeClass
 from hwbmpq.quant.prepare import SharedInput, quantize_layers
 from hwbmpq.quant.quantizers import InputQuantizer
+from hwbmpq.quant.weights import QuantizedWeight, can_hold
 
 _SAFE_SOURCES = ("timm", "torchvision", "hwbmpq")
 """Kinds of specifications that run code of installed packages only."""
@@ -36,7 +39,10 @@ def restore(model: nn.Module, file: PackedFile) -> nn.Module:
     tensors = file.stored
     aliases = {name: tensors[first] for name, first in file.metadata.shared.items() if first in tensors}
     _take_types(model, file)
-    quantizers = quantize_layers(model, _inputs(file))
+    weight_only = {
+        layer.name: layer.channel_axis for layer in file.metadata.layers if layer.quantizer is None
+    }
+    quantizers = quantize_layers(model, _inputs(file), weights=weight_only)
     assign(model, {layer.name: (layer.weight_bits, layer.activation_bits) for layer in file.metadata.layers})
     _set_weights(model, file, weights)
     _set_quantizers(file, quantizers, points)
@@ -48,10 +54,9 @@ def restore(model: nn.Module, file: PackedFile) -> nn.Module:
 def _take_types(model: nn.Module, file: PackedFile) -> None:
     """A network that was saved in half or double precision is loaded in the same precision."""
     types = {name: value.dtype for name, value in file.stored.items()}
-    modules = dict(model.named_modules(remove_duplicate=False))
     for layer in file.metadata.layers:
         if layer.is_packed:
-            names = weight_names(model, [modules[layer.name]])
+            names = weight_names(model, [layer.name])
             types |= dict.fromkeys([layer.weight, *names], DTYPES[layer.dtype])
     for name, value in own_state(model).items():
         dtype = types[file.metadata.stored_name(name)]
@@ -62,7 +67,8 @@ def _take_types(model: nn.Module, file: PackedFile) -> None:
 def _inputs(file: PackedFile) -> list[SharedInput]:
     readers: list[dict[str, int | None]] = [{} for _ in file.metadata.quantizers]
     for layer in file.metadata.layers:
-        readers[layer.quantizer][layer.name] = layer.channel_axis
+        if layer.quantizer is not None:
+            readers[layer.quantizer][layer.name] = layer.channel_axis
     return [
         SharedInput(name=found.name, signed=found.signed, trainable=found.trainable, readers=names)
         for found, names in zip(file.metadata.quantizers, readers, strict=True)
@@ -75,6 +81,9 @@ def _set_weights(model: nn.Module, file: PackedFile, weights: Mapping[str, Store
         if not layer.is_packed:
             continue
         module, values = modules[layer.name], weights[layer.name].values().to(DTYPES[layer.dtype])
+        if isinstance(module, QuantizedWeight):
+            module.weight.copy_(values)
+            continue
         own = module._parameters.get("weight")
         if own is not None:
             own.copy_(values)
@@ -101,9 +110,9 @@ def check_fit(model: nn.Module, file: PackedFile) -> None:
     """An error unless the network, which may be on the meta device, is the one that was saved."""
     modules = dict(model.named_modules(remove_duplicate=False))
     for layer in file.metadata.layers:
-        _check_layer(modules.get(layer.name), layer, file)
-    computed = [modules[layer.name] for layer in file.metadata.layers if layer.is_computed]
-    made = weight_names(model, computed)
+        path = layer.name.rpartition(".")[0] if layer.is_parameter else layer.name
+        _check_layer(modules.get(path), layer, file)
+    made = weight_names(model, [layer.name for layer in file.metadata.layers if layer.is_computed])
     state = {name: value for name, value in own_state(model).items() if name not in made}
     _check_names(state, file)
     _check_tensors(state, file)
@@ -112,12 +121,15 @@ def check_fit(model: nn.Module, file: PackedFile) -> None:
 
 def _check_layer(module: nn.Module | None, layer: PackedLayer, file: PackedFile) -> None:
     where = f"{file.path}: layer {short(layer.name)}"
-    if isinstance(module, QuantizedLayer):
+    if isinstance(module, MadeClass):
         raise PackedFileError(f"{where}: the network is quantized already", hint="give it in float")
-    if not isinstance(module, WEIGHTED_MODULES):
+    if module is None or (layer.quantizer is not None and not isinstance(module, WEIGHTED_MODULES)):
         what = "has no such layer" if module is None else f"has a {type(module).__name__} there"
         raise PackedFileError(f"{where}: the network {what}", hint=_ANOTHER)
-    weight: Tensor = module.weight
+    entry = layer.weight.rpartition(".")[2]
+    weight = module._parameters.get(entry) if layer.quantizer is None else module.weight
+    if not isinstance(weight, Tensor) or not can_hold(module):
+        raise PackedFileError(f"{where}: the network has no such parameter", hint=_ANOTHER)
     if tuple(weight.shape) != layer.shape:
         raise PackedFileError(
             f"{where} has a weight of shape {layer.shape}, the network's has {tuple(weight.shape)}",
@@ -186,7 +198,7 @@ def _network_of(file: PackedFile) -> nn.Module:
         )
     try:
         _check_without_memory(spec, file)
-        return _build(spec, file.metadata.origin, "cpu")
+        return _build(spec, file, "cpu")
     except (ModelLoadError, UnknownNameError) as error:
         raise PackedFileError(f"{file.path}: origin: {error}", hint=error.hint) from error
 
@@ -194,19 +206,30 @@ def _network_of(file: PackedFile) -> nn.Module:
 def _check_without_memory(spec: str, file: PackedFile) -> None:
     """Compare shapes before there are tensors: a file that claims a billion classes must hold their weights."""
     origin = file.metadata.origin
-    sizes = {size for value in file.stored.values() for size in value.shape}
-    sizes |= {size for layer in file.metadata.layers for size in layer.shape}
+    sizes = {size for shape in _shapes(file) if prod(shape) for size in shape}
     if origin.num_classes is not None and origin.num_classes not in sizes:
         raise PackedFileError(f"{file.path}: origin: no tensor has {origin.num_classes} classes")
     try:
-        skeleton = _build(spec, origin, "meta")
+        skeleton = _build(spec, file, "meta")
     except ModelLoadError:
-        return  # some networks compute with their initial values; what was checked must suffice
+        return  # some networks compute with their initial values; what was checked, and the bound, must suffice
     check_fit(skeleton, file)
 
 
-def _build(spec: str, origin: Origin, device: str) -> nn.Module:
+def _shapes(file: PackedFile) -> list[tuple[int, ...]]:
+    """Of the weights that the file holds."""
+    stored = [tuple(value.shape) for value in file.stored.values()]
+    return stored + [layer.shape for layer in file.metadata.packed_once()]
+
+
+def _build(spec: str, file: PackedFile, device: str) -> nn.Module:
+    origin = file.metadata.origin
     # With a seed, torch's common generator goes on as if nothing had been built.
     return load_model(
-        spec, num_classes=origin.num_classes, input_size=origin.input_size, device=device, seed=0
+        spec,
+        num_classes=origin.num_classes,
+        input_size=origin.input_size,
+        device=device,
+        seed=0,
+        most_bytes=bytes_to_build(sum(map(prod, _shapes(file)))),
     ).network

@@ -16,12 +16,12 @@ from hwbmpq.sensitivity import measure_sensitivity
 from hwbmpq.sensitivity.measure import LossFunction
 from hwbmpq.tasks import Task
 from hwbmpq.training.evaluation import EVALUATION_BATCH, evaluate, figures
-from hwbmpq.training.hooks import Progress, TrainingHook
+from hwbmpq.training.hooks import Progress, TrainingHook, tell
 from hwbmpq.training.ptq.calibration import Batches, calibrate_inputs, inputs_of
 from hwbmpq.training.ptq.rounding import round_weights
 from hwbmpq.training.run_directory import RunDirectory
 from hwbmpq.training.settings import RunSettings
-from hwbmpq.training.setup import CALIBRATION_BATCH, calibration_batches
+from hwbmpq.training.setup import CALIBRATION_BATCH, calibration_batches, float_remark
 from hwbmpq.values import Sensitivity
 
 ROUNDING_IMAGES = 256
@@ -72,6 +72,7 @@ def calibrate_only(
     progress = Progress()
     with as_float(network):
         progress.float_accuracy = evaluate(network, data.test.batches(EVALUATION_BATCH), task).value
+    tell(hooks, float_remark(progress.float_accuracy, data, settings, task))
     if allocator.method.decides != "never":
         allocator.decide(_sensitivity(network, allocator, data, settings, hooks, task))
     if not allocator.method.in_float:

@@ -1,0 +1,70 @@
+"""Files and folders of strangers: no code of theirs runs, nothing is written elsewhere, and time, memory and output are bounded.
+
+Every case is a command in a process of its own. A sample runs each time, another one with another ``HWBMPQ_SEED``; all run
+with ``-m slow``.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import hostile_files  # noqa: F401 (adds its cases)
+import hostile_folders  # noqa: F401 (adds its cases)
+import pytest
+from hostile import CASES, LONGEST_S, MOST_MIB, ROOT, Place, problems, run_case
+
+COMPRESS = (
+    "compress --model hwbmpq:resnet8 --target mpic --budget memory=24KiB --data digits --train-images 64 --test-images 32 "
+    "--batch-size 16 --epochs 3 --quiet"
+)
+FEWEST = 30
+SAMPLE = random.Random(int(os.environ.get("HWBMPQ_SEED", "17"))).sample(sorted(CASES), 6)
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="processes are limited and watched as Linux does it"
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, to be changed."""
+    folder = tmp_path_factory.mktemp("honest") / "run"
+    words = [sys.executable, "-m", "hwbmpq", *COMPRESS.split(), "--run-dir", str(folder)]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    subprocess.run(words, check=True, capture_output=True, env=variables)
+    return folder
+
+
+def test_there_are_enough_cases() -> None:
+    assert len(CASES) >= FEWEST
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.slow) for name in sorted(CASES)]
+)
+def test_a_stranger_gets_nowhere(name: str, run: Path, tmp_path: Path, record: dict[str, Any]) -> None:
+    seen = run_case(CASES[name], Place(root=tmp_path, run=run))
+    record[name] = {
+        "seconds": round(seen.cpu_s, 2),
+        "mib": seen.mib,
+        "exit_code": seen.code,
+        "executed": seen.executed,
+        "written_outside": len(seen.changed_outside),
+    }
+    found = problems(CASES[name], seen)
+    assert not found, f"{found}\n{seen.out[-1500:]}\n{seen.err[-3000:]}"
+
+
+@pytest.fixture(scope="module")
+def record() -> Any:
+    """What was seen, written down where ``HWBMPQ_RESULTS`` says if all cases ran."""
+    found: dict[str, Any] = {}
+    yield found
+    folder = os.environ.get("HWBMPQ_RESULTS")
+    if folder and len(found) == len(CASES):
+        facts = {"most_seconds": LONGEST_S, "most_mib": MOST_MIB, "cases": found}
+        (Path(folder) / "hostile.json").write_text(json.dumps(facts, indent=1) + "\n")
