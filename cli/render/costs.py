@@ -21,7 +21,6 @@ from hwbmpq.cli.render.tables import (
     shorten,
 )
 from hwbmpq.cli.render.targets import figure_name
-from hwbmpq.costs.table import no_figure
 from hwbmpq.units import SCALES, amount, decimals, scale
 
 if TYPE_CHECKING:
@@ -162,7 +161,7 @@ def bound_lines(table: "CostTable") -> list[str]:
     if not table.is_lower_bound:
         return []
     return [
-        f"[red]{escape(table.name)} is at least that: {escape(no_figure(table.uncosted))}[/]",
+        f"[red]{escape(table.name)} is at least that: {escape(table.no_figure)}[/]",
         f"[dim]{escape(table.uncosted[0].why)}[/]",
     ]
 

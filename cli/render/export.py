@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 from hwbmpq.cli.console import Console
 from hwbmpq.cli.render.tables import counted, in_bytes, plain_table
 from hwbmpq.units import amount
+from hwbmpq.values import OVERHEAD
 
 if TYPE_CHECKING:
     from hwbmpq.export import Agreement, SizeAccount, Timing
 
-OVERHEAD = ("file header", "graph")
-"""Lines of a file's container."""
 _NO_FASTER = 1.05
 """Within what such measurements can tell."""
 _WIDE = 96

@@ -19,7 +19,6 @@ from hwbmpq.cli.render.tables import (
     print_remarks,
     shorten,
 )
-from hwbmpq.costs.table import no_figure
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.units import amount, budget_text
 
@@ -216,7 +215,7 @@ def _bounds(plan: "Plan") -> list[str]:
             what = (
                 "the budget is not shown to hold" if cost.holds is None and cost.budget else "at least that"
             )
-            why = escape(no_figure(cost.uncosted))
+            why = escape(cost.no_figure)
             lines.append(f"[red]{escape(name)}: {what}: {why}[/]")
             lines.append(f"[dim]{escape(cost.uncosted[0].why)}[/]")
         if cost.estimated_share > 0:

@@ -32,6 +32,7 @@ def print_report(console: Console, report: "RunReport", *, all_rows: bool = Fals
         console.print()
     _print_epochs(console, report)
     _print_moves(console, report, all_rows=all_rows)
+    _print_storage(console, report)
     _print_coverage(console, report)
     _print_figures(console, report)
     _print_origin(console, report)
@@ -73,6 +74,16 @@ def _print_moves(console: Console, report: "RunReport", *, all_rows: bool) -> No
     if len(shown) < len(report.moves):
         console.print(f"  {len(report.moves) - len(shown)} earlier moves are not shown; --all lists them")
     console.print()
+
+
+def _print_storage(console: Console, report: "RunReport") -> None:
+    if not report.storage:
+        return
+    table = plain_table("What is on the device", "", ">planned", ">in the file")
+    for line in report.storage:
+        cells = ("" if size is None else in_bytes(size) for size in (line.planned_bytes, line.actual_bytes))
+        table.add_row(line.label, *cells, style="bold" if line.is_total else "")
+    console.print(table)
 
 
 def _print_coverage(console: Console, report: "RunReport") -> None:

@@ -132,6 +132,11 @@ class CostTable:
         """Whether the network costs more than the totals say, by nobody knows how much."""
         return bool(self.uncosted)
 
+    @property
+    def no_figure(self) -> str:
+        """What it is a lower bound for want of."""
+        return no_figure(self.uncosted)
+
     def estimated_share(self, allocation: Mapping[str, Precision]) -> float:
         """Share of the total that rests on estimates, of a cost that adds up."""
         total = self.total(allocation)

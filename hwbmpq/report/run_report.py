@@ -16,6 +16,7 @@ from hwbmpq.json_file import read_json
 from hwbmpq.printable import cut
 from hwbmpq.report import run_files
 from hwbmpq.report.records import check_records
+from hwbmpq.report.storage import StorageLine, storage_lines
 from hwbmpq.report.trade_off import TradeOff, find_trade_off
 from hwbmpq.report.values import Plan, RunFacts
 from hwbmpq.units import amount
@@ -142,6 +143,11 @@ class RunReport:
     """``planned``, ``finished``, or ``epoch 3 of 20``."""
 
     @property
+    def storage(self) -> tuple[StorageLine, ...]:
+        """What is on the device; nothing for a run in float that has no file."""
+        return storage_lines({} if self.plan is None else self.plan.stored, self.packed_file)
+
+    @property
     def is_in_float(self) -> bool:
         """Whether it was trained without quantizing anything."""
         widths = [epoch.weight_bits for epoch in self.epochs]
@@ -162,6 +168,7 @@ class RunReport:
             "sensitivities": {str(epoch): dict(found) for epoch, found in self.sensitivities.items()},
             "trade_off": None if self.trade_off is None else self.trade_off.to_dict(),
             "packed_file": self.packed_file,
+            "storage": [asdict(line) for line in self.storage],
         }
 
 

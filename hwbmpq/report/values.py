@@ -9,7 +9,7 @@ from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationErr
 
 from hwbmpq.allocate import Explanation
 from hwbmpq.allocate.allocation import WrittenAllocation
-from hwbmpq.costs.table import CostTable, FigureUse, Number, Uncosted, WrittenPrecision
+from hwbmpq.costs.table import CostTable, FigureUse, Number, Uncosted, WrittenPrecision, no_figure
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.values import Layer, Precision, Sensitivity, TieGroup, Unquantized
 
@@ -61,6 +61,11 @@ class CostReport:
     @property
     def is_lower_bound(self) -> bool:
         return bool(self.uncosted)
+
+    @property
+    def no_figure(self) -> str:
+        """What it is a lower bound for want of."""
+        return no_figure(self.uncosted)
 
     @property
     def holds(self) -> bool | None:

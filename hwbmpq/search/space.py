@@ -8,7 +8,6 @@ from hwbmpq.allocate import values_for
 from hwbmpq.allocate.ilp import IntegerProgram
 from hwbmpq.allocate.problem import AllocationProblem, build_problem
 from hwbmpq.costs import NetworkCosts, parse_budget, tabulate
-from hwbmpq.costs.table import no_figure
 from hwbmpq.graph import LayerGraph
 from hwbmpq.hardware import HardwareProfile, layer_candidates, trained_precisions
 from hwbmpq.search.pins import FixedLayers, Pins, fixed_layers
@@ -43,7 +42,7 @@ class SearchSpace:
         """Budgets on costs of which only a lower bound is known, and why."""
         tables = {name: self.costs.table(name) for name in self.limits}
         return tuple(
-            f"the budget on {name} is not shown to hold: {no_figure(table.uncosted)}"
+            f"the budget on {name} is not shown to hold: {table.no_figure}"
             for name, table in tables.items()
             if table.is_lower_bound
         )

@@ -64,7 +64,7 @@ def test_one_width_is_said_to_be_nothing_to_allocate(run: Run) -> None:
     assert " W16" not in output
     assert "jetson_orin_nano: one width to choose from, W8A8: nothing to allocate" in output
     shown = run("show", "jetson_orin_nano", "--model", "hwbmpq:resnet8", "--cost", "latency")
-    (total,) = [line for line in shown.splitlines() if line.startswith(" the network")]
+    (total,) = [line for line in shown.splitlines() if line.startswith(" all layers")]
     assert len(total.split()) == 3  # no total at W16, which only the ends have
 
 

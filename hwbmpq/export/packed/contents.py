@@ -28,12 +28,10 @@ from hwbmpq.graph.stored import (
 from hwbmpq.quant import as_precision, quantized_layers
 from hwbmpq.quant.prepare import Width, scale_count, shared_inputs
 from hwbmpq.quant.weights import is_parameter
-from hwbmpq.values import CLIPPING, Layer
+from hwbmpq.values import CLIPPING, OVERHEAD, Layer
 
 HEADER = "file header"
 LABELS = (WEIGHTS, SCALE, CLIPPING, BIASES, NORMS, OTHER, HEADER)
-OVERHEAD = (HEADER, "graph")
-"""Lines of a file's container: of packed and of ONNX files."""
 
 _HEADER_BYTES, _TENSOR_BYTES, _LAYER_BYTES = 450, 68, 140
 """Bytes of the file's header: for itself, for each tensor and for each layer, without their names."""
