@@ -13,6 +13,8 @@ import hwbmpq
 from hwbmpq.allocate import Allocation, AllocationError, Explanation, Frontier, explain, frontier, values_for
 from hwbmpq.allocate.problem import AllocationProblem
 from hwbmpq.allocate.solve import solve_problem
+from hwbmpq.costs import CostTable
+from hwbmpq.costs.stored import WIDER, stored_lines
 from hwbmpq.data import LabelledImages, chance_remark
 from hwbmpq.data.batches import LoaderImages
 from hwbmpq.errors import HwbmpqError
@@ -216,8 +218,22 @@ def report_on(
         objective_range=problem.objective_range,
         is_optimized=is_optimized,
         remarks=(*space.remarks, *(_objective_remarks(objective, costs.widths) if is_optimized else ())),
+        stored=_stored(space, allocation),
         missing={name: str(error) for name, error in costs.missing.items()},
     )
+
+
+def _stored(space: SearchSpace, allocation: Allocation) -> dict[str, int]:
+    """What the network takes as it is stored, and what memory counts beyond that."""
+    bits: Any = allocation.bits
+    trained = space.as_trained(bits)
+    widths = {name: precision.weight_bits for name, precision in trained.items()}
+    found = stored_lines(space.graph, widths, space.graph.stored)
+    table = space.costs.tables.get("memory")
+    if table is not None and table.model == "stored_memory":
+        # A width that the device does not have is stored at a wider one there, and as it is in the file.
+        found[WIDER] = int(table.total(bits)) - sum(found.values())
+    return {label: size for label, size in found.items() if size}
 
 
 def _objective_remarks(objective: str, widths: Sequence[int]) -> list[str]:
@@ -251,7 +267,11 @@ def _layer_reports(
             sensitivity=sensitivity.scores[layer.name],
             precision=precision,
             is_fixed=len(space.choices[layer.name]) == 1,
-            costs={name: table[layer.name][precision] for name, table in additive.items()},
+            costs={
+                name: table[layer.name][precision]
+                for name, table in additive.items()
+                if layer.name in table.rows[0].costs
+            },
         )
 
 
@@ -268,7 +288,18 @@ def _cost_report(space: SearchSpace, name: str, allocation: Allocation) -> CostR
         largest=largest,
         float_total=table.float_total,
         capacity=None if table.capacity is None else (table.capacity.level, table.capacity.bits),
+        uncosted=table.uncosted,
+        estimated=tuple(_estimates(table, allocation.bits)),
+        estimated_share=table.estimated_share(allocation.bits),  # type: ignore[arg-type]
+        leaves_out=table.leaves_out,
     )
+
+
+def _estimates(table: CostTable, bits: Mapping[str, Any]) -> Iterator[str]:
+    """``conv1 (scaled by MACs from conv2d 3x3)``."""
+    for name in table.estimated:
+        how = table.origins.get(name, {}).get(bits[name], "")
+        yield f"{name} ({how})" if how else name
 
 
 def _alternative(space: SearchSpace, problem: AllocationProblem, width: int) -> Alternative:
