@@ -178,6 +178,8 @@ class Unquantized:
     macs: int
 
 
+OVERHEAD = ("file header", "graph")
+"""What files hold for themselves, which no device stores."""
 CLIPPING = "clipping points"
 """What input quantizers store; a network in float has none."""
 
