@@ -15,5 +15,6 @@ from hwbmpq.quant.prepare import quantized_layers as quantized_layers
 from hwbmpq.quant.quantizers import CALIBRATION_BATCHES as CALIBRATION_BATCHES
 from hwbmpq.quant.quantizers import InputQuantizer as InputQuantizer
 from hwbmpq.quant.quantizers import WeightQuantizer as WeightQuantizer
+from hwbmpq.quant.weights import QuantizedWeight as QuantizedWeight
 
 __getattr__ = _renamed_attribute(__name__, {"END_PRECISION": "FIRST_LAST_PRECISION"})

@@ -163,6 +163,14 @@ def test_onnx_runtime_gives_the_same_answers(name: str, bits: int, per_channel: 
     np.testing.assert_allclose(onnx_answers(graph.content, inputs), expected, rtol=1e-4, atol=2e-6)
 
 
+def test_older_runtimes_get_whole_bytes() -> None:
+    model, inputs, expected = quantized("gru", precision=3, first_last_precision=8)
+    graph = onnx_graph(model, inputs, form="qdq8")
+    kinds = {tensor.data_type for tensor in onnx.load_from_string(graph.content).graph.initializer}
+    assert not kinds & {onnx.TensorProto.INT2, onnx.TensorProto.INT4}
+    np.testing.assert_allclose(onnx_answers(graph.content, inputs), expected, rtol=1e-4, atol=2e-6)
+
+
 @pytest.mark.parametrize("name", IN_ONNX)
 def test_the_integer_form_gives_about_the_same(name: str) -> None:
     model, inputs, expected = quantized(name, precision=8, first_last_precision=8)

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.nn import functional as F
 from weight_only_networks import NETWORKS, Encoder, FunctionalHead, Gru, Lstm
@@ -276,3 +277,26 @@ def test_transformers_of_torch_keep_their_attributes() -> None:
     attention = model.encoder.layers[0].self_attn
     assert F.linear(torch.eye(16), attention.out_proj.weight).shape == (16, 16)
     assert attention.embed_dim == 16
+
+
+def test_distributed_training_reaches_every_weight() -> None:
+    model, values = prepared("gru")
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        parallel = nn.parallel.DistributedDataParallel(model)
+        parallel(values).sum().backward()
+        torch.testing.assert_close(parallel(values), model(values))
+    finally:
+        torch.distributed.destroy_process_group()
+    assert all(layer.weight.grad is not None for _, layer in quantized_layers(model))  # type: ignore[union-attr]
+
+
+def test_activation_checkpointing_computes_the_same_gradients() -> None:
+    model, values = prepared("functional")
+    model(values).sum().backward()
+    expected = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    torch.utils.checkpoint.checkpoint(model, values.requires_grad_(), use_reentrant=False).sum().backward()
+    for name, parameter in model.named_parameters():
+        if name in expected:
+            torch.testing.assert_close(parameter.grad, expected[name])
