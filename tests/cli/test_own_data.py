@@ -156,6 +156,8 @@ def test_mean_and_std_reach_the_files_of_a_run(run: Run) -> None:
     assert json.loads(Path("one/facts.json").read_text())["settings"]["normalise"].startswith("0.5,0.4,0.3/")
     packed = Path("one/model.safetensors").read_bytes()
     assert b'"normalisation"' in packed.replace(b"\\", b"")
+    _, out, _ = run("evaluate", "one")
+    assert "inputs: normalised with mean 0.5, 0.4, 0.3, std 0.25 (as in the run)" in out
     code, out, _ = run("evaluate", "one", "--json", "--normalise", "none")
     assert json.loads(out)["normalise"] == "none"
     code, out, err = run(
