@@ -98,8 +98,8 @@ def _argument(name: str, annotation: Any) -> dict[str, Any]:
     if kind is bool:
         return {"action": argparse.BooleanOptionalAction}
     if get_origin(kind) is Literal:
-        words = tuple(str(choice) for choice in get_args(kind))
-        return {"choices": words, **({"metavar": "NAME"} if len(",".join(words)) > _LONG_CHOICES else {})}
+        choices = tuple(str(choice) for choice in get_args(kind))
+        return {"choices": choices, **({"metavar": "NAME"} if len(",".join(choices)) > _LONG_CHOICES else {})}
     if get_origin(kind) is tuple:
         kind = several(get_args(kind)[0], _VALUES[name])
     return {"type": _within(name, kind), "metavar": _VALUES.get(name, _VALUES.get(kind))}
