@@ -56,11 +56,12 @@ def add_settings(group: argparse._ActionsContainer, names: str, **options: Any) 
         info = fields[name]
         default = None if info.is_required() else info.default
         shown = ", ".join(map(str, default)) if isinstance(default, tuple) else default
+        shown = {True: "yes", False: "no"}[shown] if isinstance(shown, bool) else shown
         said = _argument(name, info.annotation)
         text, notes = setting_text(name), []
         if isinstance(said.get("choices"), RegistryNames) or said.get("metavar") == "NAME":
             notes.append("one of %(choices)s")
-        if default not in (None, False, (), {}) and "by default" not in text:
+        if default is not None and default not in ((), {}) and "by default" not in text:
             notes.append(f"default: {shown}")
         text += f" ({'; '.join(notes)})" if notes else ""
         arguments = {"default": default, "help": text, **said, **options}
@@ -153,7 +154,12 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool = True,
 def add_data_options(group: argparse._ActionsContainer, **options: Any) -> None:
     """``--data``, where to look for it and how to take it; ``options`` are those of ``--data``."""
     add_settings(group, "data", **options)
-    add_settings(group, "data_root")
+    is_of_run = "default" in options  # of a run that exists, whose own data are the default
+    add_settings(
+        group,
+        "data_root",
+        **({"help": "where data sets are (default: where the run's are)"} if is_of_run else {}),
+    )
     add_settings(group, "normalise mean std layout", default=None)
     group.add_argument("--download", action="store_true", help="fetch the data set if it is not there")
 

@@ -139,7 +139,7 @@ class OpenData:
         seed: int,
         batch_size: int,
     ) -> ImageData:
-        train, test = self.parts.train, self.parts.test
+        train, test, validation = self.parts.train, self.parts.test, self.parts.validation
         assert isinstance(train, LoaderPart)
         if normalise not in (None, "none") or self.layout != "auto":
             raise HwbmpqError(
@@ -150,6 +150,9 @@ class OpenData:
             train.training_loader(batch_size=batch_size, limit=limits[0], seed=seed),
             test.test_loader(limit=limits[1], seed=seed) if isinstance(test, LoaderPart) else (),
             classes=self.classes,
+            validation=validation.test_loader(limit=None, seed=seed)
+            if isinstance(validation, LoaderPart)
+            else None,
             name=self.name,
             input_size=input_size,
         )

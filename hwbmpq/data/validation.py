@@ -95,22 +95,24 @@ def _loader_split(images: LoaderImages, count: int, seed: int) -> tuple[LoaderIm
     loader = images.loader
     if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset) or not loader.batch_size:
         return None
-    order = loader.sampler
-    is_shuffled = type(order) is RandomSampler and not order.replacement
-    if not is_shuffled and type(order) not in (SequentialSampler, DistributedSampler):
+    sampler = loader.sampler
+    if type(sampler) not in (RandomSampler, SequentialSampler, DistributedSampler):
+        return None
+    if isinstance(sampler, RandomSampler) and sampler.replacement:
         return None
     total = len(loader.dataset)  # type: ignore[arg-type]
     held = set(held_out(None, total, count, seed).tolist())
     kept = [index for index in range(total) if index not in held]
     names = "batch_size num_workers collate_fn pin_memory timeout worker_init_fn multiprocessing_context generator"
     options = {name: getattr(loader, name) for name in f"{names} prefetch_factor persistent_workers".split()}
-    rest = Subset(loader.dataset, kept)
-    shown: dict[str, Any] = {"shuffle": is_shuffled}
-    if isinstance(order, DistributedSampler):
-        names = "num_replicas rank shuffle seed drop_last"
-        shown = {
-            "sampler": DistributedSampler(rest, **{name: getattr(order, name) for name in names.split()})
-        }
-    train = DataLoader(rest, drop_last=loader.drop_last, **shown, **options)
     validation = DataLoader(Subset(loader.dataset, sorted(held)), **options)
+    fewer = Subset(loader.dataset, kept)
+    if isinstance(sampler, DistributedSampler):
+        ranks = sampler.num_replicas
+        order = {name: getattr(sampler, name) for name in "num_replicas rank shuffle seed drop_last".split()}
+        options |= {"batch_size": max(1, min(loader.batch_size, len(kept) // ranks))}
+        options |= {"sampler": DistributedSampler(fewer, **order)}
+    else:
+        options |= {"shuffle": isinstance(sampler, RandomSampler)}
+    train = DataLoader(fewer, drop_last=loader.drop_last, **options)
     return replace(images, loader=train), replace(images, loader=validation)
