@@ -26,7 +26,7 @@ from hwbmpq.graph.stored import (
     weight_names,
 )
 from hwbmpq.quant import as_precision, quantized_layers
-from hwbmpq.quant.prepare import Width, scale_count, shared_inputs
+from hwbmpq.quant.prepare import Width, input_quantizers, scale_count, shared_inputs
 from hwbmpq.quant.weights import is_parameter
 from hwbmpq.values import CLIPPING, OVERHEAD, Layer
 
@@ -145,7 +145,7 @@ def stored_bytes(model: nn.Module, weights: Mapping[str, StoredWeight]) -> Count
         for name in owners.values()
         for own in [cast(Tensor, layers[name].weight)]
     ]
-    inputs = {id(layer.input_quantizer) for layer in layers.values()}
+    inputs = input_quantizers(layers.values())
     found = _predict(
         model, stored, {name: layer.weight_bits for name, layer in layers.items()}, (), len(inputs)
     )
