@@ -86,6 +86,7 @@ class _Result(_Measured):
 
 
 _HISTORY, _RESULT = TypeAdapter(list[_Record]), TypeAdapter(_Result | None)
+_TEXTS = TypeAdapter(tuple[str, ...])
 
 
 def check_records(
@@ -111,6 +112,7 @@ def _check_words(words: Iterable[str]) -> None:
 def check_plan(plan: Plan) -> None:
     """``ValueError`` if parts of a plan speak of layers or costs that it does not have."""
     _check_words([plan.objective, plan.sensitivity.method, plan.allocation.solver, plan.allocation.origin])
+    _TEXTS.validate_python(plan.sensitivity.remarks)
     _check_words(alternative.label for alternative in plan.alternatives)
     for name, cost in plan.costs.items():
         _check_words([name, cost.unit, cost.asked, cost.capacity[0] if cost.capacity else ""])
