@@ -160,6 +160,34 @@ class Registry(Generic[T]):
         return Registration(name=point.name, entry=usable, provider=_distribution(point), error=reason)
 
 
+def wrong_return(
+    registry: Registry[Any],
+    name: str,
+    found: object,
+    expected: str,
+    *,
+    error: type[HwbmpqError] | None = None,
+) -> HwbmpqError:
+    """For an entry that gave back something that cannot be used: who it is, what that was, what it should be.
+
+    ``found`` is the thing itself, or a text about it.
+    """
+    told = found if isinstance(found, str) else f"{type(found).__name__} {_brief(found)}".rstrip()
+    provider = registry.registration(name).provider
+    return (error or registry.error)(
+        f"{registry.what} {name!r} of {provider} returned {told}; expected {expected}",
+        hint="" if provider == OURS else f"this is a defect of {provider}",
+    )
+
+
+def _brief(value: object) -> str:
+    text = repr(value) if isinstance(value, (int, float, bool, str, tuple, list, dict)) else ""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+_LONGEST = 60
+
+
 @functools.cache
 def _entry_points(group: str) -> "dict[str, EntryPoint]":
     from importlib.metadata import entry_points  # slow to import, and `--help` needs no names
@@ -189,6 +217,11 @@ def _has_method(signature: str) -> Callable[[Any], str]:
         return f"{getattr(entry, '__name__', type(entry).__name__)} has no method {signature}"
 
     return check
+
+
+def _is_callable(signature: str) -> Callable[[Any], str]:
+    """A check of entries that are functions."""
+    return lambda entry: "" if callable(entry) else f"{type(entry).__name__} is not a function {signature}"
 
 
 def _in(package: str, names: str) -> dict[str, str]:
@@ -226,6 +259,7 @@ OBJECTIVES: Registry[Any] = Registry(
     "objective",
     "hwbmpq.objectives",
     dict.fromkeys(("linear", "error", "hawq"), "hwbmpq.allocate.objectives"),
+    check=_is_callable("of (sensitivity, choices)"),
 )
 SOLVERS: Registry[Any] = Registry(
     "solver",
@@ -237,11 +271,13 @@ METHODS: Registry[Any] = Registry(
     "method",
     "hwbmpq.methods",
     dict.fromkeys("bmpq fp32 hpq ad hawq random greedy reversed".split(), "hwbmpq.search.methods"),
+    check=_has_method("decide(context)"),
 )
 QUANTIZERS: Registry[Any] = Registry(
     "weight quantizer",
     "hwbmpq.quantizers",
     dict.fromkeys(("paper", "symmetric"), "hwbmpq.quant.quantizers"),
+    check=_has_method("codes_and_scale(weight, bits)"),
 )
 DATA_SOURCES: Registry[Any] = Registry(
     "data source",

@@ -13,6 +13,9 @@ FLOAT_BITS = 32
 MIN_BITS, MAX_BITS = 2, 16
 """Narrowest and widest integer that the quantizers offer."""
 
+EMBEDDING = "embedding"
+"""The kind of a layer that looks values up in a table."""
+
 
 def is_width(bits: object) -> bool:
     """Whether ``bits`` is an integer width that the quantizers offer, or 32 for float."""
@@ -52,13 +55,16 @@ class Precision:
 class Layer:
     """One weighted operation of a network, named by its module's dotted path.
 
+    A weight that is not that of a convolution, linear or embedding module has the path of its parameter:
+    ``gru.weight_ih_l0``.
+
     Shapes carry the batch axis, which is 1. A layer that runs several times (``calls``) is one
     layer: ``macs`` adds up over the calls, shapes are those of the first; ``every_call`` has them all.
     """
 
     name: str
     kind: str
-    """``conv1d`` … ``conv3d``, ``conv_transpose1d`` … ``conv_transpose3d`` or ``linear``."""
+    """``conv1d`` … ``conv3d``, ``conv_transpose1d`` … ``conv_transpose3d``, ``linear`` or ``embedding``."""
     weight_shape: tuple[int, ...]
     parameters: int
     """Weights it owns, biases apart; 0 if an earlier layer owns the shared tensor."""
@@ -99,6 +105,8 @@ class Layer:
     """Scales that its weight is stored with; 0 if an earlier layer owns the shared tensor."""
     float_bits: int = FLOAT_BITS
     """The width that its weight is stored at if it stays in float: 16 in a half-precision network."""
+    scale_axis: int = 0
+    """The axis of its weight that has a scale for each index, if there is more than one scale."""
 
     @property
     def every_call(self) -> tuple[tuple[Shape, Shape], ...]:
@@ -139,10 +147,9 @@ class TieGroup:
 UNCOVERED_REASONS = {
     "norm": "scales and shifts of normalisation layers",
     "bias": "added after the product",
-    "embedding": "a table, not a product",
-    "attention": "nn.MultiheadAttention uses its weights inside one fused function",
+    "embedding": "rows change in place (max_norm), or have sparse gradients",
     "activation product": "both factors are activations",
-    "functional weight": "used outside the forward of a conv or linear module",
+    "functional weight": "computed before the product, or a layer's, used elsewhere too",
     "never runs": "not reached by this forward pass",
     "other parameter": "not the weight of a convolution or linear layer",
 }
@@ -171,6 +178,8 @@ class Unquantized:
     macs: int
 
 
+OVERHEAD = ("file header", "graph")
+"""What files hold for themselves, which no device stores."""
 CLIPPING = "clipping points"
 """What input quantizers store; a network in float has none."""
 
@@ -202,6 +211,8 @@ class StoredTensor:
     feeds_addition: bool = False
     leaves: bool = False
     """Whether it reaches the network's output without another layer or addition on the way."""
+    read_in_float: bool = False
+    """Whether something reads it that computes in float: a weight-only layer, or a product of two activations."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

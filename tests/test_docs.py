@@ -168,7 +168,9 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "page", [*PAGES, *(ROOT / f"{name}.md" for name in ("CONTRIBUTING", "SECURITY", "CHANGELOG"))], ids=lambda page: page.name
+    "page",
+    [*PAGES, *(ROOT / f"{name}.md" for name in ("CONTRIBUTING", "SECURITY", "CHANGELOG"))],
+    ids=lambda page: page.name,
 )
 def test_internal_links_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#:\s]*)(?:#([^)]*))?\)", without_blocks(page))

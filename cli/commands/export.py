@@ -39,9 +39,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help="output file (default: in the run's folder)")
     parser.add_argument(
         "--runtime-compat",
-        choices=("none", "int8", "int8-vnni"),
+        choices=("none", "older", "int8", "int8-vnni"),
         default="none",
-        help="int8: the form that ONNX Runtime fuses into 8-bit integer kernels, right on any processor; int8-vnni: the same for Arm "
+        help="older: integers of 8 and 16 bits only, for ONNX Runtime before 1.24 (2-bit integers) or 1.19 (4-bit integers); int8: the form that ONNX Runtime fuses into 8-bit integer kernels, right on any processor; int8-vnni: the same for Arm "
         "and for x86 with VNNI only, where 8-bit weights are faster (default: %(default)s, the exact graph)",
     )
     add_count(parser, "--compare", 256, "how many test images the file is compared with the network on")
@@ -72,7 +72,7 @@ def _export(args: argparse.Namespace, form: "ExportFormat", opened: OpenedRun) -
     given = {"runtime_compat": args.runtime_compat, "images": args.compare}
     options = {name: value for name, value in given.items() if name in form.options}
     with progress("comparing with the network", args.compare) as advance:
-        return form.write(
+        return form.export(
             opened.network,
             opened.data,
             opened.settings,

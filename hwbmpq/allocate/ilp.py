@@ -11,6 +11,7 @@ from pyomo.core.expr.numeric_expr import LinearExpression
 from hwbmpq.allocate.problem import AllocationProblem
 from hwbmpq.allocate.solvers import Answer, Session, Solver, SolverError
 from hwbmpq.allocate.tableau import Floats, build_tableau, presolve, scaled_costs, scaled_gains
+from hwbmpq.registry import SOLVERS, wrong_return
 
 Picks = NDArray[np.int64]
 
@@ -91,6 +92,9 @@ class IntegerProgram:
         if solver.name not in self._sessions:
             self._sessions[solver.name] = solver.open(self.model)
         answer = self._sessions[solver.name].solve(seconds, gap)
+        if not isinstance(answer, Answer):
+            expected = "an Answer (hwbmpq.allocate.solvers) with one value for each variable of model.pick"
+            raise wrong_return(SOLVERS, solver.name, answer, expected, error=SolverError)
         if answer.chosen is not None and not (
             answer.chosen.shape == (self.size,) and np.isfinite(answer.chosen).all()
         ):

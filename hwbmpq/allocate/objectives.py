@@ -1,11 +1,13 @@
 """What a width is worth to a layer: sensitivities become the values that the allocator maximises."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 from hwbmpq.allocate.problem import AllocationError, Choice, Table
-from hwbmpq.registry import OBJECTIVES
+from hwbmpq.registry import OBJECTIVES, wrong_return
 from hwbmpq.values import Precision, Sensitivity
 
 Choices = Mapping[str, Sequence[Any]]
@@ -47,7 +49,22 @@ def values_for(sensitivity: Sensitivity, choices: Choices, objective: str = "lin
             f"no sensitivity for {len(missing)} of {len(choices)} layers: {', '.join(missing[:5])}",
             hint="was it measured on this network?",
         )
-    return rule(sensitivity, choices)
+    return _checked(objective, rule(sensitivity, choices), choices)
+
+
+def _checked(objective: str, values: Any, choices: Choices) -> Table:
+    """What an objective returned, which may be a plug-in's."""
+    expected = "a dict with a finite number for every layer and choice: {layer: {choice: value}}"
+    if not isinstance(values, Mapping):
+        raise wrong_return(OBJECTIVES, objective, values, expected, error=AllocationError)
+    for layer, options in choices.items():
+        by_choice = values.get(layer)
+        for choice in options:
+            value = by_choice.get(choice) if isinstance(by_choice, Mapping) else None
+            if not isinstance(value, Real) or not math.isfinite(value):
+                told = f"{value!r} for layer {layer!r} at {choice}"
+                raise wrong_return(OBJECTIVES, objective, told, expected, error=AllocationError)
+    return values
 
 
 def weight_bits(choice: Choice) -> int:

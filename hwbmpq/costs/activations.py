@@ -9,7 +9,7 @@ from typing import ClassVar
 from hwbmpq.costs.model import CostOptions, FigureLog, register
 from hwbmpq.costs.table import Candidates, CostRow, CostTable, Layers, Number, candidates_of
 from hwbmpq.errors import UnsupportedLayerError
-from hwbmpq.hardware.profile import HardwareProfile, WidthFinder, op_of
+from hwbmpq.hardware.profile import HardwareProfile, WidthFinder
 from hwbmpq.values import FLOAT_BITS, Layer, Precision, Schedule, StoredTensor
 
 RESIDUAL_BITS = 16
@@ -63,7 +63,7 @@ class ActivationMemory(_ActivationCost):
     """Bits of all activations in memory at the worst step of the forward pass.
 
     A tensor that feeds an addition is stored at 16 bits, any other at the width of its widest reader, one that
-    leaves the network as 32-bit float. Several readers make several rows, one per combination; beyond 64 in a
+    leaves the network or is read by a product in float (a weight-only layer, attention) as 32-bit float. Several readers make several rows, one per combination; beyond 64 in a
     step, the smaller tensors count at their widest candidate. Needs the network's graph
     (``hwbmpq.describe``), not only its layers.
     """
@@ -110,7 +110,7 @@ def _stored_widths(layers: Iterable[Layer], profile: HardwareProfile, precisions
     finder = WidthFinder(profile)
     return {
         layer.name: {
-            precision: finder.execution(op_of(layer), precision).pair.activation.bits
+            precision: finder.execution_of(layer, precision).pair.activation.bits
             for precision in candidates_of(layer, precisions)
         }
         for layer in layers
@@ -136,7 +136,7 @@ def _step_rows(
     # Combinations go to the largest tensors, where counting at the widest would be furthest off.
     for tensor in sorted(alive, key=lambda tensor: -tensor.elements):
         deciders = _deciders(tensor.readers, widths)
-        if tensor.leaves or not (tensor.feeds_addition or deciders):
+        if tensor.leaves or tensor.read_in_float or not (tensor.feeds_addition or deciders):
             constant += tensor.elements * FLOAT_BITS
         elif tensor.feeds_addition:
             constant += tensor.elements * RESIDUAL_BITS

@@ -1,14 +1,14 @@
 """The costs of one network on one device, and a check of the profile's choice of cost models."""
 
-import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hwbmpq.costs.budgets import Budget as Budget
 from hwbmpq.costs.budgets import BudgetError as BudgetError
 from hwbmpq.costs.budgets import parse_budget as parse_budget
+from hwbmpq.costs.check import checked_table
 from hwbmpq.costs.model import CostModelError, get_cost_model
 from hwbmpq.costs.quantities import chosen_model
 from hwbmpq.costs.table import CostRow, CostTable, Number
@@ -22,6 +22,7 @@ from hwbmpq.hardware.profile import (
     uniform,
     weight_widths,
 )
+from hwbmpq.hardware.remarks import remarks_on
 from hwbmpq.values import FLOAT_BITS, Layer, Precision
 
 _ALWAYS = ("memory", "activation_memory")
@@ -42,7 +43,7 @@ class NetworkCosts:
     weights: int = 0
     """Weights of all layers."""
     covered_macs: float = 1.0
-    """Share of the network's MACs that its layers have; products of activations are in no cost."""
+    """Share of the network's MACs that its layers have; the others are computed in float."""
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -117,6 +118,12 @@ class NetworkCosts:
                 {use.path for table in self.tables.values() for use in table.doubtful_figures}
             ),
             "covered_macs": self.covered_macs,
+            "uncosted": {
+                name: [asdict(entry) for entry in table.uncosted]
+                for name, table in self.tables.items()
+                if table.is_lower_bound
+            },
+            "leaves_out": {name: t.leaves_out for name, t in self.tables.items() if t.leaves_out},
             "missing": {name: str(error) for name, error in self.missing.items()},
             "caveats": list(self.profile.caveats),
         }
@@ -153,12 +160,7 @@ def tabulate(
     missing: dict[str, HwbmpqError] = {}
     for name in wanted:
         try:
-            table = get_cost_model(name).tabulate(layers, profile, choices)
-            values = (
-                value for row in table.rows for choice in row.costs.values() for value in choice.values()
-            )
-            if not all(0 <= value < math.inf for value in values):
-                raise CostModelError(f"cost model {name!r} gave a cost that is negative or not a number")
+            table = checked_table(name, get_cost_model(name).tabulate(layers, profile, choices), choices)
             tables[name] = replace(table, name=name)
         except UnknownNameError:
             raise
@@ -195,7 +197,7 @@ _PROBE = Layer(
 
 
 def check_cost_models(profile: HardwareProfile) -> tuple[str, ...]:
-    """Remarks on a profile: costs that it cannot answer yet, and its assumed and uncertain figures.
+    """Remarks on a profile: probable mistakes, costs that it cannot answer yet, and its assumed and uncertain figures.
 
     Unknown models, options and budgets raise ``ProfileError``. A missing figure is not a fault of the file.
     """
@@ -214,6 +216,7 @@ def check_cost_models(profile: HardwareProfile) -> tuple[str, ...]:
         raise ProfileError(problems)
     doubtful = [path for path, figure, _ in profile.figures() if figure.is_doubtful]
     return (
+        *remarks_on(profile),
         *unanswered_costs(profile),
         *([f"assumed or uncertain: {', '.join(doubtful)}"] if doubtful else []),
     )

@@ -16,7 +16,7 @@ from hwbmpq.costs.model import (
     register,
 )
 from hwbmpq.costs.table import Candidates, Capacity, CostTable, Layers, Number, candidates_of
-from hwbmpq.hardware.profile import HardwareProfile, WidthFinder, op_of
+from hwbmpq.hardware.profile import HardwareProfile, WidthFinder
 from hwbmpq.hardware.schema import CostChoice, WidthPair
 from hwbmpq.values import FLOAT_BITS, Layer
 
@@ -144,7 +144,7 @@ def _kernel_notes(layers: Layers, profile: HardwareProfile, precisions: Candidat
     kernels: dict[str, set[str]] = {"user": set(), "none": set()}
     for layer in layers:
         for precision in candidates_of(layer, precisions):
-            pair = finder.execution(op_of(layer), precision).pair
+            pair = finder.execution_of(layer, precision).pair
             kernels.get(pair.kernel, set()).add(str(pair))
     labels = {"user": "a kernel of your own is needed for", "none": "no kernel, storage only:"}
     return tuple(f"{labels[kernel]} {', '.join(sorted(found))}" for kernel, found in kernels.items() if found)

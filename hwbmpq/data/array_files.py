@@ -1,6 +1,7 @@
 """Arrays in files of their own: ``.npy``, one for each sample."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,7 +21,8 @@ Samples = list[tuple[str, int]]
 def array_parts(request: Request, train: Samples, test: Samples | None, remarks: Sequence[str]) -> DataParts:
     """All arrays in memory; they must have one shape and one type."""
     found = [(_read(part), part) for part in (train, test) if part is not None]
-    contents = recognise([values for values, _ in found], request.detail, layout=request.layout)
+    places = {str(Path(part[0][0]).parent.parent): values for values, part in found}
+    contents = recognise(places, layout=request.layout)
     parts = [
         StoredPart(images=contents.stored(values), labels=torch.tensor([label for _, label in part]))
         for values, part in found

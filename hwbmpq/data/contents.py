@@ -1,6 +1,6 @@
 """What arrays in a file hold: images, other samples, labels."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,15 +45,18 @@ class Contents:
 
 
 def recognise(
-    parts: Sequence[Samples], where: str, *, layout: str = "auto", floats_are_pixels: bool = False
+    named: Mapping[str, Samples], *, layout: str = "auto", floats_are_pixels: bool = False
 ) -> Contents:
-    """Bytes are pixels, and so are floats that are bytes in disguise (k or k/255); all else is taken as it is.
+    """What the parts of a data set hold, by where they stand.
+
+    Bytes are pixels, and so are floats that are bytes in disguise (k or k/255); all else is taken as it is.
 
     Only what has the axes of an image is one: (H, W), (H, W, C) or (C, H, W).
     """
-    shape = parts[0].shape[1:]
-    for samples in parts:
-        _check(samples, shape, where)
+    (where, first), *_ = named.items()
+    shape, parts = first.shape[1:], list(named.values())
+    for place, samples in named.items():
+        _check(samples, shape, place)
     scale = _pixel_scale(parts, floats_are_pixels) if _has_image_axes(shape, layout) else None
     axis = _channel_axis(shape, layout) if len(shape) == 3 else None
     has_colours = axis is None or shape[axis] in _COLOURS or floats_are_pixels

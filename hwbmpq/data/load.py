@@ -7,9 +7,10 @@ from hwbmpq.data.images import ImageData, LabelledImages, OnImage
 from hwbmpq.data.normalise import Choice
 from hwbmpq.data.opened import OpenData as OpenData
 from hwbmpq.data.opened import at_least_one
-from hwbmpq.data.registry import Request, parse_data
+from hwbmpq.data.registry import DATA_SOURCES, DataParts, Request, parse_data
 from hwbmpq.data.stored_arrays import LAYOUTS
 from hwbmpq.errors import HwbmpqError, UnknownNameError
+from hwbmpq.registry import wrong_return
 
 DEFAULT_ROOT = Path("data")
 """Where data sets are looked for, from the current folder."""
@@ -50,6 +51,10 @@ def open_data(
         floats_are_pixels=floats_are_pixels,
     )
     parts = source.open(request)
+    if not isinstance(parts, DataParts):
+        raise wrong_return(
+            DATA_SOURCES, source.kind, parts, "hwbmpq.data.registry.DataParts(train=…, test=…, classes=…)"
+        )
     if classes is not None and parts.classes is not None and parts.classes > classes:
         raise HwbmpqError(
             f"{spec}: has labels up to {parts.classes - 1}, but only {classes} classes are expected",

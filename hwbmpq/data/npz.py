@@ -20,8 +20,7 @@ def open_npz(request: Request) -> DataParts:
     """Both parts; if there is only one, it is for training, but for one sample in ten."""
     arrays = _read_parts(request.detail, wanted=len(_PARTS) if request.needs_test else 1)
     contents = recognise(
-        [samples for samples, _ in arrays.values()],
-        f"{request.detail}: x_{next(iter(arrays))}",
+        {f"{request.detail}: x_{name}": samples for name, (samples, _) in arrays.items()},
         layout=request.layout,
         floats_are_pixels=request.floats_are_pixels,
     )

@@ -35,7 +35,7 @@ from hwbmpq.export.runtime.onnxruntime import Arrays
 from hwbmpq.inputs import Inputs, sample_count
 from hwbmpq.quant import as_float
 from hwbmpq.quant.layers import eval_mode
-from hwbmpq.registry import EXPORT_FORMATS
+from hwbmpq.registry import EXPORT_FORMATS, wrong_return
 from hwbmpq.tasks import Task, get_task
 from hwbmpq.training.evaluation import Evaluation, evaluate
 from hwbmpq.training.settings import RunSettings
@@ -43,7 +43,7 @@ from hwbmpq.training.setup import calibration_batches, example_input
 
 Writer: TypeAlias = "Callable[..., ExportResult]"
 """Called with (network, data, settings, path), ``on_image`` (told how many test images have been compared) and options."""
-_RUNTIME_FORMS: Mapping[str, Form] = {"none": "qdq", "int8": "int8", "int8-vnni": "int8"}
+_RUNTIME_FORMS: Mapping[str, Form] = {"none": "qdq", "older": "qdq8", "int8": "int8", "int8-vnni": "int8"}
 
 
 COMPARED_IMAGES = 256
@@ -95,6 +95,16 @@ class ExportFormat:
     @property
     def suffix(self) -> str:
         return Path(self.file).suffix
+
+    def export(self, *args: Any, **options: Any) -> ExportResult:
+        """``write``, with its result checked: it may be a plug-in's."""
+        result = self.write(*args, **options)
+        expected = "an ExportResult with the path that was written"
+        if not isinstance(result, ExportResult):
+            raise wrong_return(EXPORT_FORMATS, self.name, result, expected)
+        if not Path(result.path).exists():
+            raise wrong_return(EXPORT_FORMATS, self.name, f"{result.path}, which does not exist", expected)
+        return result
 
 
 def register(
@@ -181,6 +191,7 @@ def export_onnx(
             "form": graph.form,
             "bytes": len(graph.content),
             "opset": graph.opset,
+            "least_onnxruntime": graph.least_runtime,
             "folded_norms": graph.folded_norms,
             "integer_layers": list(graph.integer_layers),
             "added_roundings": graph.added_roundings,

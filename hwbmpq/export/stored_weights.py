@@ -13,6 +13,7 @@ from hwbmpq.inputs import Inputs, ModelInputs
 from hwbmpq.quant import WeightQuantizer, quantized_layers
 from hwbmpq.quant.layers import FROZEN, QuantizedLayer, eval_mode, float_inputs, float_weights
 from hwbmpq.quant.quantizers import PaperQuantizer, keep_weights
+from hwbmpq.quant.weights import QuantizedWeight
 from hwbmpq.values import FLOAT_BITS
 
 _BYTE_BITS = 8
@@ -51,7 +52,10 @@ def stored_weights(model: nn.Module, example_input: Inputs) -> dict[str, StoredW
     return {name: _stored(layer, weights[layer]) for name, layer in layers.items()}
 
 
-def _known_weights(layer: QuantizedLayer) -> list[Tensor]:
+_Layer = QuantizedLayer | QuantizedWeight
+
+
+def _known_weights(layer: _Layer) -> list[Tensor]:
     """The weight that the layer multiplies with; nothing if only a run can tell."""
     frozen = layer._buffers.get(FROZEN)
     if frozen is not None:
@@ -60,10 +64,10 @@ def _known_weights(layer: QuantizedLayer) -> list[Tensor]:
 
 
 def _seen_weights(
-    model: nn.Module, layers: Iterable[QuantizedLayer], example_input: Inputs
-) -> dict[QuantizedLayer, list[Tensor]]:
+    model: nn.Module, layers: Iterable[_Layer], example_input: Inputs
+) -> dict[_Layer, list[Tensor]]:
     """What enters the quantizers of ``layers`` when the network runs, in evaluation mode and without learning."""
-    found: dict[QuantizedLayer, list[Tensor]] = {layer: [] for layer in layers}
+    found: dict[_Layer, list[Tensor]] = {layer: [] for layer in layers}
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[]))
@@ -80,7 +84,7 @@ def _seen_weights(
     return found
 
 
-def _stored(layer: QuantizedLayer, weights: list[Tensor]) -> StoredWeight:
+def _stored(layer: _Layer, weights: list[Tensor]) -> StoredWeight:
     """``weights`` are those that the layer multiplied with, one for each run."""
     different = [w for n, w in enumerate(weights) if not any(torch.equal(w, other) for other in weights[:n])]
     if len(different) != 1:
@@ -98,7 +102,8 @@ def _stored(layer: QuantizedLayer, weights: list[Tensor]) -> StoredWeight:
         scale=scale.detach().cpu().contiguous(),
         bits=layer.weight_bits,
         channel_axis=layer.channel_axis,
-        is_computed=any(weight is not layer._parameters.get("weight") for weight in weights),
+        is_computed=isinstance(layer, QuantizedLayer)
+        and any(weight is not layer._parameters.get("weight") for weight in weights),
     )
 
 

@@ -33,6 +33,10 @@ class Dataflow:
         """The layer that this operation calls, or ""."""
         return str(self.graph.nodes[name]["layer"])
 
+    def computes_in_float(self, name: str) -> bool:
+        """Whether it multiplies or looks up without rounding what it reads."""
+        return bool(self.graph.nodes[name].get("in_float", False))
+
     def is_addition(self, name: str) -> bool:
         return self.kind(name) in ADDITIONS
 
@@ -42,6 +46,10 @@ class Dataflow:
     def is_output(self, name: str) -> bool:
         """Whether the network returns it, or nothing reads it."""
         return bool(self.graph.nodes[name]["is_output"]) or not self.graph.succ[name]
+
+    def is_unused(self, name: str) -> bool:
+        """Whether nothing reads it and the network does not return it."""
+        return not self.graph.succ[name] and not self.graph.nodes[name]["is_output"]
 
     def order(self, name: str) -> int:
         """Position in the execution order."""
@@ -130,11 +138,20 @@ class Dataflow:
                 found.add(name)
         return found
 
+    def is_first(self, name: str) -> bool:
+        """Whether a layer's call is the first after the network's input.
+
+        Layers that are fed by constants, as the position-bias networks of some transformers, are neither first nor last.
+        """
+        return name in self.data and name not in self._behind_a_layer
+
+    def is_last(self, name: str) -> bool:
+        """Whether a layer's call is the last before the network's output."""
+        return name in self.data and name not in self._before_a_layer
+
     def is_end(self, name: str) -> bool:
         """Whether a layer's call is the first or the last between the network's input and its output."""
-        if name not in self.data:
-            return False  # fed by constants, as the position-bias networks of some transformers
-        return name not in self._behind_a_layer or name not in self._before_a_layer
+        return self.is_first(name) or self.is_last(name)
 
     def branch(self, end: str, fork: str) -> set[str]:
         """Operations on the way from ``fork`` (not included) to ``end``."""
@@ -165,10 +182,13 @@ def find_ties(flow: Dataflow, layers: Iterable[Layer], *, policy: str = DEFAULT_
     if policy not in TIE_POLICIES:
         raise UnknownNameError("tie policy", policy, TIE_POLICIES)
     layers = list(layers)
-    ends = {layer.name for layer in layers if layer.is_end}
+    # What reads floats has no precision in common with what rounds its input.
+    in_float = {layer.name for layer in layers if layer.weight_only}
+    ends = in_float | {layer.name for layer in layers if layer.is_end}
     graph = nx.Graph()
     for layer in layers:
-        if other := layer.shares_weight_with:
+        other = layer.shares_weight_with
+        if other and (layer.name in in_float) == (other in in_float):
             graph.add_edge(layer.name, other, reason=f"{layer.name} shares its weight with {other}")
     for downsample, sibling, feeder in _downsamples(flow) if policy != "none" else ():
         partner, reason = _partner(sibling, feeder, ends, policy)

@@ -1,7 +1,7 @@
 """From a network to its ``LayerGraph``: its layers, and what stays in float."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -11,19 +11,16 @@ from torch import Tensor, nn
 
 from hwbmpq.deprecated import renamed_arguments
 from hwbmpq.errors import NoLayersError
+from hwbmpq.graph.coverage import list_uncovered
 from hwbmpq.graph.dataflow import Dataflow, find_ties
 from hwbmpq.graph.layergraph import LayerGraph
 from hwbmpq.graph.operations import LAYER_KINDS, WEIGHTED_MODULES, Operation, Trace, nonnegative_tensors
 from hwbmpq.graph.stored import stored_state
 from hwbmpq.graph.trace import trace
+from hwbmpq.graph.weight_only import WeightReads, describe_weight_only, find_ends, find_weight_reads
 from hwbmpq.inputs import Inputs
-from hwbmpq.quant.quantizers import InputQuantizer
-from hwbmpq.values import DEFAULT_TIE, Layer, Uncovered
-
-_EMBEDDING_MODULES = (nn.Embedding, nn.EmbeddingBag)
-_ATTENTION_MODULES = (nn.MultiheadAttention, nn.modules.linear.NonDynamicallyQuantizableLinear)
-
-_Key = tuple[str, str, str]  # name, kind, reason
+from hwbmpq.quant.weights import weight_of
+from hwbmpq.values import DEFAULT_TIE, Layer
 
 
 @renamed_arguments(example_input="example_args")
@@ -46,20 +43,20 @@ def describe(
 def describe_trace(model: nn.Module, traced: Trace, *, tie: str = DEFAULT_TIE) -> LayerGraph:
     """The ``LayerGraph`` of a network whose operations are known."""
     layer_of = _layers_by_operation(model, traced.operations)
-    if not layer_of:
-        raise NoLayersError(
-            f"{type(model).__name__} has no layer to quantize: no convolution or linear module runs "
-            "with a weight of its own",
-            hint="hwbmpq quantizes nn.Conv*, nn.ConvTranspose* and nn.Linear modules; "
-            "wrap functional weights in one of them",
-        )
     graph = _operation_graph(traced.operations, layer_of)
+    reads = find_weight_reads(model, traced.operations, layer_of)
+    if not layer_of and not reads:
+        raise NoLayersError(
+            f"{type(model).__name__} has no layer to quantize: it multiplies with no parameter, and looks nothing up in one",
+            hint="hwbmpq quantizes convolutions, matrix products and embeddings whose weights are parameters of modules",
+        )
+    _mark(graph, reads)
     flow = Dataflow(graph)
-    layers = _describe_layers(model, traced.operations, flow, layer_of)
+    layers = _describe_layers(model, traced.operations, flow, layer_of, reads)
     return LayerGraph(
         layers=layers,
         ties=find_ties(flow, layers, policy=tie),
-        uncovered=list_uncovered(model, traced.operations, layer_of),
+        uncovered=list_uncovered(model, traced.operations, layer_of, reads),
         operations=graph,
         traced_by=traced.traced_by,
         notes=traced.notes,
@@ -74,14 +71,15 @@ def _layers_by_operation(model: nn.Module, operations: Iterable[Operation]) -> d
     transformed on the way (timm's ``StdConv2d``): a weight used from elsewhere would escape the quantizer.
     """
     name_of = {module: name for name, module in model.named_modules()}  # one name for an aliased module
+    parameters = dict(model.named_parameters())
     found = {}
     for operation in operations:
         if operation.kind not in LAYER_KINDS:
             continue
         module = model.get_submodule(operation.module)
         own = module._parameters.get("weight") if isinstance(module, WEIGHTED_MODULES) else None
-        is_computed = not operation.weight
-        if own is not None and (is_computed or model.get_parameter(operation.weight) is own):
+        taken = {operation.weight} - {""} or {use.parameter for use in operation.weight_uses}
+        if own is not None and (not taken or any(parameters[name] is own for name in taken)):
             found[operation.name] = name_of[module]
     return found
 
@@ -89,38 +87,72 @@ def _layers_by_operation(model: nn.Module, operations: Iterable[Operation]) -> d
 def _operation_graph(operations: Iterable[Operation], layer_of: Mapping[str, str]) -> nx.DiGraph:
     graph = nx.DiGraph()
     for operation in operations:
+        layer = layer_of.get(operation.name, "")
         graph.add_node(
             operation.name,
             kind=operation.kind,
             source=operation.source,
             shape=operation.shape,
-            layer=layer_of.get(operation.name, ""),
+            layer=layer,
             is_output=operation.is_output,
+            in_float=bool(operation.macs) and not layer,
         )
         graph.add_edges_from((read, operation.name) for read in operation.inputs)
     return graph
 
 
+def _mark(graph: nx.DiGraph, reads: Iterable[WeightReads]) -> None:
+    """Name the layer of operations whose weights alone are quantized; the first, if an LSTM has several."""
+    for read in reads:
+        for operation, _ in read.operations:
+            node = graph.nodes[operation.name]
+            node["layer"] = node["layer"] or read.layer
+            node["in_float"] = True
+
+
 def _describe_layers(
-    model: nn.Module, operations: Iterable[Operation], flow: Dataflow, layer_of: Mapping[str, str]
+    model: nn.Module,
+    operations: Iterable[Operation],
+    flow: Dataflow,
+    layer_of: Mapping[str, str],
+    reads: Sequence[WeightReads],
 ) -> tuple[Layer, ...]:
     calls: dict[str, list[Operation]] = defaultdict(list)
     for operation in operations:
         if operation.name in layer_of:
             calls[layer_of[operation.name]].append(operation)
     nonnegative = nonnegative_tensors(operations)
-    owner_of: dict[Tensor, str] = {}  # weight -> the first layer that uses it
-    layers = []
-    for name, runs in calls.items():
-        module = model.get_submodule(name)
-        owner = owner_of.setdefault(module.weight, name)  # type: ignore[arg-type]
-        layer = _describe_layer(name, module, runs, flow, nonnegative)
-        layers.append(
-            layer if owner == name else replace(layer, parameters=0, scales=0, shares_weight_with=owner)
-        )
-    # A layer that shares its weight with an end is one too: the weight has one width.
-    ends = {layer.shares_weight_with or layer.name for layer in layers if layer.is_end}
-    return tuple(replace(layer, is_end=(layer.shares_weight_with or layer.name) in ends) for layer in layers)
+    found = [
+        (runs[0].name, _describe_layer(name, model.get_submodule(name), runs, flow, nonnegative))
+        for name, runs in calls.items()
+    ]
+    ends = find_ends(reads, flow)
+    found += [(read.first, describe_weight_only(read, flow, is_end=read.layer in ends)) for read in reads]
+    found.sort(key=lambda pair: flow.order(pair[0]))  # of one operation, in the order of the parameters
+    return _with_shared_weights(model, [layer for _, layer in found])
+
+
+def _with_shared_weights(model: nn.Module, layers: Iterable[Layer]) -> tuple[Layer, ...]:
+    """Of layers that hold one parameter, the first owns it; all have one width and the same scales."""
+    holders: dict[Tensor, list[Layer]] = defaultdict(list)
+    for layer in layers:
+        holders[weight_of(model, layer.name)].append(layer)
+    return tuple(_sharing(layer, holders[weight_of(model, layer.name)]) for layer in layers)
+
+
+def _sharing(layer: Layer, holders: Sequence[Layer]) -> Layer:
+    owner = holders[0]
+    # Layers that read floats and layers that round what they read have no precision in common:
+    # their shared weight is not allocated but keeps the width of the network's ends.
+    is_mixed = len({holder.weight_only for holder in holders}) > 1
+    layer = replace(
+        layer,
+        is_end=is_mixed or any(holder.is_end for holder in holders),
+        scale_axis=min(holder.scale_axis for holder in holders),
+    )
+    if layer.name == owner.name:
+        return layer
+    return replace(layer, parameters=0, scales=0, shares_weight_with=owner.name)
 
 
 def _describe_layer(
@@ -160,68 +192,3 @@ def _geometry(module: nn.Module) -> dict[str, Any]:
         return {"in_channels": module.in_features, "out_channels": module.out_features}
     names = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups")
     return {name: getattr(module, name) for name in names}
-
-
-def list_uncovered(
-    model: nn.Module, operations: Sequence[Operation], layer_of: Mapping[str, str]
-) -> tuple[Uncovered, ...]:
-    """Parameters outside the layers' weights, and MACs outside the layers' calls, by module."""
-    found: dict[_Key, list[int]] = defaultdict(lambda: [0, 0])
-    for key, parameters in _uncovered_parameters(model, operations, layer_of):
-        found[key][0] += parameters
-    for operation in operations:
-        if operation.macs and operation.name not in layer_of:
-            found[_macs_key(model, operation)][1] += operation.macs
-    return tuple(
-        Uncovered(name=name, kind=kind, reason=reason, parameters=parameters, macs=macs)
-        for (name, kind, reason), (parameters, macs) in found.items()
-    )
-
-
-def _uncovered_parameters(
-    model: nn.Module, operations: Sequence[Operation], layer_of: Mapping[str, str]
-) -> Iterator[tuple[_Key, int]]:
-    layers = set(layer_of.values())
-    covered = {model.get_submodule(layer).weight for layer in layers}
-    readers: dict[str, set[str]] = defaultdict(set)  # kinds of the operations that read a parameter
-    for operation in operations:
-        for parameter in operation.parameters:
-            readers[parameter].add(operation.kind)
-    functional = {operation.weight for operation in operations if operation.name not in layer_of}
-    for parameter, value in model.named_parameters():
-        owner, _, attribute = parameter.rpartition(".")
-        module = model.get_submodule(owner)
-        if value in covered or isinstance(module, InputQuantizer):
-            continue
-        if owner in layers and attribute == "bias":
-            key = (parameter, "bias", "bias")
-        elif parameter in functional and not isinstance(module, _ATTENTION_MODULES):
-            key = (parameter, type(module).__name__, "functional weight")
-        else:
-            key = (owner or parameter, type(module).__name__, _reason(module, readers[parameter]))
-        yield key, value.numel()
-
-
-def _reason(module: nn.Module, readers: set[str]) -> str:
-    if not readers:
-        return "never runs"
-    if "Norm" in type(module).__name__ or any("norm" in kind for kind in readers):
-        return "norm"
-    if isinstance(module, _EMBEDDING_MODULES):
-        return "embedding"
-    if isinstance(module, _ATTENTION_MODULES):
-        return "attention"
-    return "functional weight" if isinstance(module, WEIGHTED_MODULES) else "other parameter"
-
-
-def _macs_key(model: nn.Module, operation: Operation) -> _Key:
-    module = model.get_submodule(operation.module)
-    path = operation.module or operation.name
-    if isinstance(module, _ATTENTION_MODULES) and operation.parameters:
-        return (path, type(module).__name__, "attention")
-    if operation.weight:
-        owner = model.get_submodule(operation.weight.rpartition(".")[0])
-        return (operation.weight, type(owner).__name__, "functional weight")
-    if operation.kind in LAYER_KINDS or operation.parameters:
-        return (path, type(module).__name__, _reason(module, {operation.kind}))
-    return (path, operation.kind, "activation product")

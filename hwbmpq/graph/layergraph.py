@@ -30,8 +30,8 @@ class LayerGraph:
     ties: tuple[TieGroup, ...]
     uncovered: tuple[Uncovered, ...]
     operations: nx.DiGraph
-    """Every operation in execution order; attributes ``kind``, ``shape``, ``layer`` (a name or "") and
-    ``is_output``."""
+    """Every operation in execution order; attributes ``kind``, ``shape``, ``layer`` (a name or ""), ``is_output`` and
+    ``in_float`` (it multiplies without rounding what it reads)."""
     traced_by: str
     notes: tuple[str, ...] = ()
     stored: tuple[StoredState, ...] = ()
@@ -93,6 +93,11 @@ class LayerGraph:
         return self.weights + sum(entry.parameters for entry in self.uncovered)
 
     @property
+    def coverage(self) -> tuple[float, float]:
+        """Shares of the network's parameters and of its multiply-accumulates that are layers'."""
+        return self.weights / max(1, self.parameters), self.layer_macs / max(1, self.macs)
+
+    @property
     def layer_macs(self) -> int:
         return sum(layer.macs for layer in self.layers)
 
@@ -112,11 +117,17 @@ class LayerGraph:
                 "parameters": self.parameters,
                 "layer_macs": self.layer_macs,
                 "macs": self.macs,
+                "covered_parameters": self.coverage[0],
+                "covered_macs": self.coverage[1],
             },
             "layers": [asdict(layer) for layer in self.layers],
             "ties": [asdict(group) for group in self.ties],
             "uncovered": [asdict(entry) for entry in self.uncovered],
         }
+
+
+_PART = "getitem"
+"""The kind of an operation that takes a part of a result, or one of several."""
 
 
 @dataclass(slots=True)
@@ -126,21 +137,20 @@ class _Use:
     readers: dict[str, None] = field(default_factory=dict)  # an ordered set
     feeds_addition: bool = False
     leaves: bool = False
+    read_in_float: bool = False
 
 
 def find_schedule(operations: nx.DiGraph) -> Schedule:
     """The steps of the execution order and the tensors alive at each.
 
-    An operation without weights works in place if it is the only reader of the one tensor that it reads, and keeps
+    An operation without products works in place if it is the only reader of the one tensor that it reads, and keeps
     its size. The network's inputs are in memory from the first step until their last reader.
     """
     flow = Dataflow(operations)
     steps: list[str] = []
     step_of: dict[str, int] = {}
     owner: dict[str, str] = {}  # operation -> the operation that made the tensor it writes to
-    for name in operations:
-        if name not in flow.data:
-            continue
+    for name in _computed(flow):
         reads = flow.data_inputs(name)
         if reads and _works_in_place(flow, name, reads):
             owner[name] = owner[reads[0]]
@@ -153,10 +163,20 @@ def find_schedule(operations: nx.DiGraph) -> Schedule:
     return Schedule(steps=tuple(steps), tensors=_tensors(flow, owner, step_of, last=len(steps) - 1))
 
 
+def _computed(flow: Dataflow) -> list[str]:
+    """What the forward pass computes from its input; not the parts of a result that nothing uses (an LSTM's last state)."""
+    return [
+        name
+        for name in flow.graph
+        if name in flow.data and not (flow.kind(name) == _PART and flow.is_unused(name))
+    ]
+
+
 def _works_in_place(flow: Dataflow, name: str, reads: list[str]) -> bool:
-    if flow.tensor_read(name) != name:
+    is_whole = flow.kind(name) == _PART and flow.shape(name) == flow.shape(reads[0])
+    if is_whole or flow.tensor_read(name) != name:
         return True  # it returns what it reads, whatever else reads that
-    if flow.layer(name) or len(reads) != 1:
+    if flow.layer(name) or flow.computes_in_float(name) or len(reads) != 1:
         return False
     is_only_reader = len(flow.graph.succ[reads[0]]) == 1
     return is_only_reader and prod(flow.shape(name)) == prod(flow.shape(reads[0]))
@@ -181,6 +201,7 @@ def _tensors(
             readers=tuple(uses[made_by].readers),
             feeds_addition=uses[made_by].feeds_addition,
             leaves=uses[made_by].leaves,
+            read_in_float=uses[made_by].read_in_float,
         )
         for made_by, last_read_at in last_read.items()
     )
@@ -188,11 +209,15 @@ def _tensors(
 
 def _uses(flow: Dataflow) -> dict[str, _Use]:
     uses: dict[str, _Use] = {}
-    for name in reversed([name for name in flow.graph if name in flow.data]):
+    for name in reversed(_computed(flow)):
         use = uses[name] = _Use()
         use.leaves = flow.is_output(name)
         for reader in flow.graph.succ[name]:  # each is in ``flow.data``, as ``name`` is
-            if flow.layer(reader):
+            if reader not in uses:
+                continue
+            if flow.computes_in_float(reader):
+                use.read_in_float = True
+            elif flow.layer(reader):
                 use.readers[flow.layer(reader)] = None
             elif flow.is_addition(reader) and len(flow.data_inputs(reader)) > 1:
                 use.feeds_addition = True
@@ -200,6 +225,7 @@ def _uses(flow: Dataflow) -> dict[str, _Use]:
                 use.readers |= uses[reader].readers
                 use.feeds_addition |= uses[reader].feeds_addition
                 use.leaves |= uses[reader].leaves
+                use.read_in_float |= uses[reader].read_in_float
     return uses
 
 

@@ -10,6 +10,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from hwbmpq.graph.weight_uses import WeightUse, WeightUses
+
 WEIGHTED_MODULES = (
     nn.Conv1d,
     nn.Conv2d,
@@ -55,6 +57,8 @@ class Operation:
     weight: str = ""
     """Of ``parameters``, the one that a weighted operation multiplies with."""
     macs: int = 0
+    weight_uses: tuple[WeightUse, ...] = ()
+    """Its products with parameters, and lookups in them."""
     clamps_negatives: bool = False
     """Its arguments cut off everything below zero (``clamp(min=0)``, ``hardtanh(0, 6)``)."""
     negates: bool = False
@@ -173,6 +177,7 @@ class Recorder(TorchDispatchMode):
         self._macs = 0
         self._parameter_names = {id(p): name for name, p in model.named_parameters(remove_duplicate=True)}
         self._changed_at: dict[int, int] = {}  # storage -> position of what last changed it in place
+        self._uses = WeightUses(self.parameter_name)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -188,9 +193,12 @@ class Recorder(TorchDispatchMode):
             if result is not NotImplemented:
                 return result
         result = func(*args, **kwargs)
+        macs = 0
         if packet in flop_registry:
-            flops = flop_registry[packet](*args, **kwargs, out_val=result)
-            self._macs += flops // 2  # one MAC is one multiplication and one addition
+            # One MAC is one multiplication and one addition.
+            macs = flop_registry[packet](*args, **kwargs, out_val=result) // 2
+            self._macs += macs
+        self._uses.see(packet.__name__, args, result, macs)
         return result
 
     def run(
@@ -199,6 +207,7 @@ class Recorder(TorchDispatchMode):
         """Make a call that reads some tensors; its result, the tensors that it changed in place, and its MACs."""
         versions = [tensor._version for tensor in read]
         self._macs = 0
+        self._uses.take()
         result = call()
         changed = [t for t, version in zip(read, versions, strict=True) if t._version != version]
         return result, changed, self._macs
@@ -212,7 +221,8 @@ class Recorder(TorchDispatchMode):
     ) -> int:
         """Record an operation whose result is ``tensor``, and what it changed in place; its position."""
         position = len(self.operations)
-        self.operations.append(Operation(name=name, shape=tuple(tensor.shape), **fields))
+        uses = self._uses.take()
+        self.operations.append(Operation(name=name, shape=tuple(tensor.shape), weight_uses=uses, **fields))
         self._changed_at.update({_storage(each): position for each in changed})
         return position
 

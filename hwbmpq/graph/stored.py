@@ -5,10 +5,11 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor, nn
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.graph.operations import WEIGHTED_MODULES
 from hwbmpq.quant.layers import FROZEN, QuantizedLayer, weight_entries
 from hwbmpq.quant.prepare import shared_inputs
 from hwbmpq.quant.quantizers import InputQuantizer
+from hwbmpq.quant.weights import QuantizedWeight, find_weight
+from hwbmpq.quant.weights import join as join
 from hwbmpq.values import CLIPPING, Layer, StoredState
 
 BIASES, NORMS, OTHER = "biases", "norms", "other tensors in float"
@@ -18,7 +19,7 @@ CLIPPING_BITS = 64
 
 def stored_state(model: nn.Module, layers: Sequence[Layer]) -> tuple[StoredState, ...]:
     """What is stored beside the weights of ``layers``: the rest of the network's state, and the clipping points."""
-    weights = weight_names(model, (model.get_submodule(layer.name) for layer in layers))
+    weights = weight_names(model, (layer.name for layer in layers))
     state = own_state(model)
     rest = {group[0]: state[group[0]] for group in names_by_tensor(state) if not weights & set(group)}
     found = [
@@ -38,7 +39,12 @@ def label_of(model: nn.Module, name: str) -> str:
     module = model.get_submodule(path)
     if "norm" in type(module).__name__.lower():
         return NORMS
-    return BIASES if entry == "bias" and isinstance(module, WEIGHTED_MODULES) else OTHER
+    return BIASES if is_bias(entry) else OTHER
+
+
+def is_bias(entry: str) -> bool:
+    """Whether a parameter of this name is a bias: ``bias``, ``bias_ih_l0``, ``in_proj_bias``."""
+    return entry.startswith("bias") or entry.endswith("bias")
 
 
 def own_state(model: nn.Module) -> dict[str, Tensor]:
@@ -46,7 +52,7 @@ def own_state(model: nn.Module) -> dict[str, Tensor]:
     added = {
         join(path, entry)
         for path, module in model.named_modules(remove_duplicate=False)
-        if isinstance(module, (InputQuantizer, QuantizedLayer))
+        if isinstance(module, (InputQuantizer, QuantizedLayer, QuantizedWeight))
         for entry in (*module.added_entries, FROZEN)
     }
     state = {name: value for name, value in model.state_dict(keep_vars=True).items() if name not in added}
@@ -66,17 +72,14 @@ def names_by_tensor(state: dict[str, Tensor]) -> list[list[str]]:
     return list(groups.values())
 
 
-def weight_names(model: nn.Module, layers: Iterable[nn.Module]) -> set[str]:
+def weight_names(model: nn.Module, layers: Iterable[str]) -> set[str]:
     """The weights of ``layers``, and what they are made from, under all names in the network's state_dict."""
-    wanted = {id(layer) for layer in layers}
+    wanted: dict[int, list[str]] = {}
+    for layer in layers:
+        module, entry = find_weight(model, layer)
+        wanted.setdefault(id(module), []).extend(weight_entries(module, entry))
     return {
         join(path, entry)
         for path, module in model.named_modules(remove_duplicate=False)
-        if id(module) in wanted
-        for entry in weight_entries(module)
+        for entry in wanted.get(id(module), ())
     }
-
-
-def join(path: str, entry: str) -> str:
-    """The name of an entry of the module at ``path``, which is "" for the network itself."""
-    return f"{path}.{entry}" if path else entry

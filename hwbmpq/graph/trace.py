@@ -39,7 +39,7 @@ class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if isinstance(m, nn.MultiheadAttention):
             return True  # it uses its children's weights without calling them
-        hides_layers = any(isinstance(child, WEIGHTED_MODULES) for child in m.children())
+        hides_layers = any(isinstance(inner, WEIGHTED_MODULES) for inner in m.modules() if inner is not m)
         return super().is_leaf_module(m, module_qualified_name) and not hides_layers
 
 

@@ -1,7 +1,7 @@
 """``HardwareProfile``: what one device supports and costs, and which widths a layer may take on it."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -21,6 +21,7 @@ from hwbmpq.hardware.schema import (
     LookupTableRef,
     MemoryLevel,
     Name,
+    NumberFormat,
     PairSpec,
     Power,
     Precisions,
@@ -30,6 +31,7 @@ from hwbmpq.hardware.schema import (
     Text,
     WidthPair,
     common_compute,
+    parse_format,
 )
 from hwbmpq.units import Dimension
 from hwbmpq.values import FLOAT_BITS, Layer, Precision
@@ -153,6 +155,8 @@ def _figures(path: str, block: BaseModel) -> Iterator[tuple[str, Figure, Dimensi
                 yield from _figures(f"{here}.{getattr(item, 'name', index)}", item)
 
 
+_FLOAT = parse_format("fp32")
+_STORED = "none"
 PAPER_WIDTHS = {2, 4}
 """BMPQ's candidates, taken where a device has them."""
 WIDEST_INTEGER_ACTIVATION = 8
@@ -164,12 +168,20 @@ def op_of(layer: Layer) -> str:
     return f"dw{layer.kind}" if layer.is_depthwise else layer.kind
 
 
+def op_on(profile: HardwareProfile, layer: Layer) -> str:
+    """The operation whose widths a layer has; weights that no kernel of their own reads are stored as matrices are."""
+    op = op_of(layer)
+    return "linear" if layer.weight_only and not profile.pairs_for(op) else op
+
+
 @dataclass(frozen=True, slots=True)
 class Execution:
     """The pair that runs when a precision is asked for."""
 
     pair: WidthPair
     is_promoted: bool
+    is_stored_only: bool = False
+    """Whether the device has no kernel for it: float beside its weight on a device of integers."""
 
 
 class WidthFinder:
@@ -191,13 +203,45 @@ class WidthFinder:
                 activation_bits=promote.get(precision.activation_bits, precision.activation_bits),
             )
             pair = pairs.get(precision, pairs.get(promoted))
+            if pair is None and precision.activation_bits == FLOAT_BITS:
+                pair = self._in_float(op, promoted.weight_bits)
             if pair is None:
                 raise UnsupportedPrecisionError(
                     f"profile {self._profile.target!r} does not run {op} at {precision}; "
                     f"it runs {', '.join(map(str, sorted(pairs))) or 'no width'}"
                 )
-            self._found[key] = Execution(pair, is_promoted=pair.precision != precision)
+            is_stored_only = pair.kernel == _STORED and pair not in runs
+            promoted_to = pair.precision != precision
+            self._found[key] = Execution(pair, is_promoted=promoted_to, is_stored_only=is_stored_only)
         return self._found[key]
+
+    def execution_of(self, layer: Layer, precision: Precision) -> Execution:
+        """What runs of a layer. The weight of a weight-only one may be stored at a width that no kernel multiplies with
+        floats: it is widened and computed with in float."""
+        if not layer.weight_only:
+            return self.execution(op_of(layer), precision)
+        width = precision.weight_bits
+        for pair in self._profile.pairs_for(op_of(layer)):
+            if pair.activation.is_float and pair.weight.bits == width:
+                return Execution(pair, is_promoted=False)
+        stored = _FLOAT if width == FLOAT_BITS else parse_format(f"int{width}")
+        pair = self._beside_float(op_of(layer), stored)
+        return Execution(pair, is_promoted=False, is_stored_only=pair.kernel == _STORED)
+
+    def _in_float(self, op: str, weight_bits: int) -> WidthPair | None:
+        """For what reads float, if the device stores weights of that width."""
+        formats = {pair.weight.bits: pair.weight for pair in self._profile.pairs} | {FLOAT_BITS: _FLOAT}
+        weight = formats.get(weight_bits)
+        return None if weight is None else self._beside_float(op, weight)
+
+    def _beside_float(self, op: str, weight: NumberFormat) -> WidthPair:
+        """Weights are unpacked for the device's widest float kernel, or only stored if it has none."""
+        pairs = self._profile.pairs_for(op)
+        floats = [pair for pair in pairs if pair.weight.is_float and pair.activation.is_float]
+        if not floats:
+            return WidthPair(weight=weight, activation=_FLOAT, compute=_FLOAT.name, kernel=_STORED)
+        widest = max(floats, key=lambda pair: pair.activation.bits)
+        return replace(widest, weight=widest.weight if weight == _FLOAT else weight, ops=())
 
 
 def weight_widths(profile: HardwareProfile, op: str = "*") -> tuple[int, ...]:
@@ -207,7 +251,7 @@ def weight_widths(profile: HardwareProfile, op: str = "*") -> tuple[int, ...]:
 
 def common_widths(layers: Iterable[Layer], profile: HardwareProfile) -> tuple[int, ...] | None:
     """The integer weight widths that all of a network's operations have; None if there is none."""
-    ops = {op_of(layer) for layer in layers if not layer.is_end} or {"*"}
+    ops = {op_on(profile, layer) for layer in layers if not layer.is_end} or {"*"}
     shared = set.intersection(*(set(weight_widths(profile, op)) for op in ops))
     return tuple(sorted(shared)) or None
 
@@ -310,20 +354,34 @@ def layer_candidates(
     activation_bits: str | int = "same",
 ) -> dict[str, tuple[Precision, ...]]:
     """The precisions that each layer may take, by name: ``candidates`` of its operation, or its one
-    precision if it is an end of the network."""
-    by_op: dict[str, tuple[Precision, ...]] = {}
+    precision if it is an end of the network. Weight-only layers take the weight widths of these, and read floats."""
+    by_op: dict[tuple[str, bool, bool], tuple[Precision, ...]] = {}
     found = {}
     for layer in layers:
-        op = op_of(layer)
-        if op not in by_op and not layer.is_end:
+        key = (op_on(profile, layer), layer.weight_only, layer.is_end)
+        if key not in by_op:
             try:
-                by_op[op] = candidates(profile, bits, activation_bits=activation_bits, op=op)
+                by_op[key] = _options(profile, key, bits, activation_bits)
             except UnsupportedPrecisionError as error:
                 raise UnsupportedPrecisionError(
-                    f"layer {layer.name!r} ({op}): {error}", hint=error.hint
+                    f"layer {layer.name!r} ({key[0]}): {error}", hint=error.hint
                 ) from None
-        found[layer.name] = (first_last_precision(profile, op),) if layer.is_end else by_op[op]
+        found[layer.name] = by_op[key]
     return found
+
+
+def _options(
+    profile: HardwareProfile, key: tuple[str, bool, bool], bits: Sequence[int] | None, policy: str | int
+) -> tuple[Precision, ...]:
+    op, weight_only, is_end = key
+    if is_end:
+        found: tuple[Precision, ...] = (first_last_precision(profile, op),)
+    else:
+        found = candidates(profile, bits, activation_bits="same" if weight_only else policy, op=op)
+    if not weight_only:
+        return found
+    widths = sorted({precision.weight_bits for precision in found})
+    return tuple(Precision(weight_bits=width, activation_bits=FLOAT_BITS) for width in widths)
 
 
 def trained_precisions(
@@ -331,12 +389,14 @@ def trained_precisions(
 ) -> dict[str, Precision]:
     """What to quantize at while training so that the device, running ``bits``, computes the same.
 
-    Narrow weights beside float activations (weight-only kernels) leave the activations in float.
+    Narrow weights beside float activations (weight-only kernels) leave the activations in float, and so do layers of
+    which only the weight is quantized.
     """
     finder = WidthFinder(profile)
     return {
         layer.name: bits[layer.name]
-        if bits[layer.name].weight_bits == FLOAT_BITS  # left in float, whatever the device has
+        if layer.weight_only
+        or bits[layer.name].weight_bits == FLOAT_BITS  # left in float, whatever the device has
         else finder.execution(op_of(layer), bits[layer.name]).pair.trained(bits[layer.name])
         for layer in layers
     }

@@ -13,9 +13,25 @@ from hwbmpq.quant.quantizers import InputQuantizer, LoadsFloatCheckpoints, Weigh
 from hwbmpq.values import FLOAT_BITS, Precision
 
 FROZEN = "frozen_weight"
+HELD_MARK = "hwbmpq_held"
+"""An attribute of tensors that another quantizer of the same module has made."""
 
 
-class QuantizedLayer(LoadsFloatCheckpoints):
+class MadeClass(nn.Module):
+    """Mixed into the class of a module that stays the same object; the mixed class is made on demand."""
+
+    @property
+    def float_class(self) -> type[nn.Module]:
+        """What the module was before."""
+        return type(self).__bases__[-1]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle by the float class's name."""
+        state = self.__getstate__()  # type: ignore[no-untyped-call]
+        return _rebuild, (self.float_class, *type(self).__bases__[:-1]), state
+
+
+class QuantizedLayer(MadeClass, LoadsFloatCheckpoints):
     """Mixed into a layer's class by ``quantized_class``; the layer object itself stays the same."""
 
     added_entries = ("_extra_state",)
@@ -49,11 +65,6 @@ class QuantizedLayer(LoadsFloatCheckpoints):
         is_torchs = self.float_class.__module__.startswith("torch.nn.modules.")
         return FROZEN in self._buffers or not (is_torchs and "weight" in self._parameters)
 
-    @property
-    def float_class(self) -> type[nn.Module]:
-        """What the layer was before."""
-        return type(self).__bases__[1]
-
     def freeze_weight(self, weight: Tensor) -> None:
         """From now on multiply with ``weight``, whatever the layer would compute from its parameters.
 
@@ -65,7 +76,12 @@ class QuantizedLayer(LoadsFloatCheckpoints):
 
     def _train_weight(self, trains: bool) -> None:
         for name, parameter in self.named_parameters():
-            if name.partition(".")[0] not in ("bias", "input_quantizer", "weight_quantizer"):
+            if name.partition(".")[0] not in (
+                "bias",
+                "input_quantizer",
+                "weight_quantizer",
+                "quantized_weights",
+            ):
                 parameter.requires_grad_(trains)
 
     def quantize_weight(self, weight: Tensor) -> Tensor:
@@ -109,16 +125,16 @@ class QuantizedLayer(LoadsFloatCheckpoints):
             f"{super().extra_repr()}, weight_bits={self.weight_bits}, activation_bits={self.activation_bits}"
         )
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle by the float class's name: the quantized class is made on demand."""
-        return _rebuild, (self.float_class,), self.__dict__
 
-
-def weight_entries(layer: nn.Module) -> list[str]:
-    """Entries of a layer's state_dict that are its weight, or that parametrizations and the like make it from."""
-    names = (name for name in layer.state_dict() if not name.startswith("weight_quantizer."))
+def weight_entries(module: nn.Module, entry: str = "weight") -> list[str]:
+    """Entries of a module's state_dict that are a weight, or that parametrizations and the like make it from."""
+    if entry in module._parameters:
+        return [entry]
+    names = (name for name in module.state_dict() if not name.startswith("weight_quantizer."))
     return [
-        name for name in names if name == "weight" or name.startswith(("weight_", "parametrizations.weight."))
+        name
+        for name in names
+        if name == entry or name.startswith((f"{entry}_", f"parametrizations.{entry}."))
     ]
 
 
@@ -142,8 +158,9 @@ class _WeightSwap(TorchFunctionMode):
 
     def _swap(self, weight: Tensor) -> Tensor:
         """Quantize the layer's weight or what was computed from it, but no other parameter (an adapter's)."""
-        is_foreign = isinstance(weight, nn.Parameter) and weight is not self._layer.weight
-        return weight if is_foreign else self._layer.quantize_weight(weight)
+        source = weight if weight._base is None else weight._base
+        is_parameter = isinstance(source, nn.Parameter) and source is not self._layer.weight
+        return weight if is_parameter or hasattr(source, HELD_MARK) else self._layer.quantize_weight(weight)
 
 
 _PRODUCTS = frozenset(
@@ -173,25 +190,29 @@ _PLAIN: Mapping[type[nn.Module], type[QuantizedLayer]] = {
 }
 
 
-_MADE: dict[type[nn.Module], type[QuantizedLayer]] = {}
+_MADE: dict[tuple[type[nn.Module], ...], type[MadeClass]] = {}
+
+
+def made_class(*bases: type[nn.Module]) -> type[MadeClass]:
+    """The subclass of mixins and, last, a float class; always the same one."""
+    if bases not in _MADE:
+        _MADE[bases] = type(f"Quantized{bases[-1].__name__}", bases, {"__module__": __name__})
+    return _MADE[bases]
 
 
 def quantized_class(float_class: type[nn.Module]) -> type[QuantizedLayer]:
     """The quantized subclass of a layer class; always the same one."""
-    if float_class not in _MADE:
-        bases = (_PLAIN.get(float_class, QuantizedLayer), float_class)
-        _MADE[float_class] = type(f"Quantized{float_class.__name__}", bases, {"__module__": __name__})
-    return _MADE[float_class]
+    return made_class(_PLAIN.get(float_class, QuantizedLayer), float_class)  # type: ignore[return-value]
 
 
 def as_float(model: nn.Module) -> AbstractContextManager[None]:
     """Inside, the quantized layers of ``model`` are the float layers they were."""
-    layers = [module for module in model.modules() if isinstance(module, QuantizedLayer)]
-    return _temporarily("__class__", {layer: layer.float_class for layer in layers})
+    modules = [module for module in model.modules() if isinstance(module, MadeClass)]
+    return _temporarily("__class__", {module: module.float_class for module in modules})
 
 
-def _rebuild(float_class: type[nn.Module]) -> QuantizedLayer:
-    cls = quantized_class(float_class)
+def _rebuild(float_class: type[nn.Module], *mixins: type[nn.Module]) -> nn.Module:
+    cls = made_class(*mixins, float_class) if mixins else quantized_class(float_class)
     return cls.__new__(cls)
 
 
@@ -207,12 +228,12 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def float_weights(layers: Iterable[QuantizedLayer]) -> AbstractContextManager[None]:
+def float_weights(layers: Iterable[Any]) -> AbstractContextManager[None]:
     """Inside, the weights of ``layers`` are not rounded; their quantizers are still called."""
     return _temporarily("bits", {layer.weight_quantizer: FLOAT_BITS for layer in layers})
 
 
-def float_inputs(layers: Iterable[QuantizedLayer]) -> AbstractContextManager[None]:
+def float_inputs(layers: Iterable[nn.Module]) -> AbstractContextManager[None]:
     """Inside, the inputs of ``layers`` are not rounded, and no input quantizer learns from them."""
     return _temporarily("activation_bits", dict.fromkeys(layers, FLOAT_BITS))
 

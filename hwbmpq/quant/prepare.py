@@ -11,6 +11,7 @@ from hwbmpq.deprecated import renamed_arguments
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.quant.layers import QuantizedLayer, quantized_class
 from hwbmpq.quant.quantizers import InputQuantizer, WeightQuantizer
+from hwbmpq.quant.weights import QuantizedWeight, find_weight, hold_weight
 from hwbmpq.registry import QUANTIZERS
 from hwbmpq.values import Layer, Precision
 
@@ -39,7 +40,8 @@ def prepare(
     ``layers`` come from ``hwbmpq.describe(model, example_input)``. The module objects, their parameters,
     attributes, hooks and state_dict keys stay; float checkpoints still load. Each layer gains a
     ``weight_quantizer`` of the kind that ``quantizer`` names, and an ``input_quantizer``, shared by
-    all layers that read the same tensor. ``precision`` is set everywhere, ``first_last_precision`` on the first and
+    all layers that read the same tensor. Where a layer is ``weight_only`` (LSTM, attention, embedding …), what it reads stays
+    in float, and reading the parameter as an attribute (``model.embedding.weight``) gives the quantized weight. ``precision`` is set everywhere, ``first_last_precision`` on the first and
     the last layer (None: ``precision`` there too). ``per_channel`` gives every output channel of a weight its own scale.
 
     Create the optimizer afterwards, so that it holds the clipping points α and the weight quantizers' parameters
@@ -48,7 +50,8 @@ def prepare(
     layers = list(layers)
     ends = as_precision(precision if first_last_precision is None else first_last_precision)
     inner = as_precision(precision)
-    quantize_layers(model, shared_inputs(layers, per_channel=per_channel), quantizer)
+    weights = {layer.name: _scale_axis(layer, per_channel) for layer in layers if layer.weight_only}
+    quantize_layers(model, shared_inputs(layers, per_channel=per_channel), quantizer, weights)
     return assign(model, {layer.name: ends if layer.is_end else inner for layer in layers})
 
 
@@ -65,29 +68,35 @@ class SharedInput:
 
 
 def shared_inputs(layers: Iterable[Layer], *, per_channel: bool) -> list[SharedInput]:
-    """The tensors that ``layers`` read, each once."""
+    """The tensors that ``layers`` read and round, each once."""
     return [
         SharedInput(
             name=f"layer '{readers[0].name}'",
             signed=any(layer.input_signed for layer in readers),
             trainable=not any(layer.reads_network_input for layer in readers),
-            readers={layer.name: _output_axis(layer) if per_channel else None for layer in readers},
+            readers={layer.name: _scale_axis(layer, per_channel) for layer in readers},
         )
-        for readers in _layers_by_tensor(list(layers))
+        for readers in _layers_by_tensor([layer for layer in layers if not layer.weight_only])
     ]
 
 
 def quantize_layers(
-    model: nn.Module, inputs: Iterable[SharedInput], quantizer: str = PAPER
+    model: nn.Module,
+    inputs: Iterable[SharedInput],
+    quantizer: str = PAPER,
+    weights: Mapping[str, int | None] | None = None,
 ) -> list[InputQuantizer]:
     """Change ``model`` in place: the readers of ``inputs`` become quantized layers, their weights still in float.
 
+    ``weights`` are the layers of which only the weight is quantized, with the axes as in ``SharedInput.readers``.
     Returns the input quantizers, one for each input.
     """
-    inputs, weight_quantizer = list(inputs), QUANTIZERS.get(quantizer)
+    inputs, weight_quantizer, weights = list(inputs), QUANTIZERS.get(quantizer), weights or {}
     modules = {name: model.get_submodule(name) for shared in inputs for name in shared.readers}
-    for name, module in modules.items():
-        if isinstance(module, QuantizedLayer):
+    holders = {name: find_weight(model, name) for name in weights}
+    quantized = {name for name, _ in quantized_layers(model)}
+    for name in (*modules, *holders):
+        if name in quantized:
             raise HwbmpqError(f"layer {name!r} is quantized already", hint="use assign() to change widths")
     found = []
     for shared in inputs:
@@ -99,6 +108,10 @@ def quantize_layers(
         for module, (name, axis) in zip(readers, shared.readers.items(), strict=True):
             _quantize_in_place(module, name, axis, input_quantizer, weight_quantizer)
         found.append(input_quantizer)
+    for name, (owner, entry) in holders.items():
+        like = owner._parameters[entry]
+        weight = weight_quantizer(channel_axis=weights[name], name=f"layer '{name}'", like=like)
+        hold_weight(name, owner, entry, weight)
     _switch_off_fused_paths(model)
     return found
 
@@ -123,11 +136,16 @@ def assign(model: nn.Module, allocation: Any) -> nn.Module:
     return model
 
 
-def quantized_layers(model: nn.Module) -> Iterator[tuple[str, QuantizedLayer]]:
+def quantized_layers(model: nn.Module) -> Iterator[tuple[str, QuantizedLayer | QuantizedWeight]]:
     """The layers that ``prepare`` changed, by the names they have in ``model``'s ``LayerGraph``."""
     for module in model.modules():
-        if isinstance(module, QuantizedLayer):
+        if isinstance(module, (QuantizedLayer, QuantizedWeight)):
             yield module.layer_name, module
+
+
+def input_quantizers(layers: Iterable[QuantizedLayer | QuantizedWeight]) -> list[InputQuantizer]:
+    """What rounds the inputs of ``layers``, each once."""
+    return list(dict.fromkeys(layer.input_quantizer for layer in layers if isinstance(layer, QuantizedLayer)))
 
 
 def parameter_groups(
@@ -196,9 +214,12 @@ def _switch_off_fused_paths(model: nn.Module) -> None:
 
 def scale_count(layer: Layer, per_channel: bool) -> int:
     """Scales that a layer's weight has: one, or one per index of its output axis."""
-    return layer.weight_shape[_output_axis(layer)] if per_channel else 1
+    axis = _scale_axis(layer, per_channel)
+    return 1 if axis is None else layer.weight_shape[axis]
 
 
-def _output_axis(layer: Layer) -> int:
+def _scale_axis(layer: Layer, per_channel: bool) -> int | None:
     """Transposed convolutions hold their output channels (of one group) on the second axis."""
-    return 1 if layer.kind.startswith("conv_transpose") else 0
+    if not per_channel:
+        return None
+    return 1 if layer.is_transposed else layer.scale_axis

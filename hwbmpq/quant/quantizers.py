@@ -17,6 +17,7 @@ from torch import Tensor, distributed, nn
 from torch.utils.hooks import RemovableHandle
 
 from hwbmpq.distributed import is_distributed
+from hwbmpq.errors import HwbmpqError
 from hwbmpq.quant.functional import (
     SMALLEST_ALPHA,
     check_finite,
@@ -93,7 +94,7 @@ class WeightQuantizer(LoadsFloatCheckpoints):
         if self.bits == FLOAT_BITS:
             return weight
         with torch.no_grad():
-            codes, scale = self.codes_and_scale(weight)
+            codes, scale = self._checked(weight, self.codes_and_scale(weight))
         return straight_through(weight, codes, scale, self.name)
 
     def rounding_error(self, weight: Tensor, bits: int) -> Tensor:
@@ -101,7 +102,24 @@ class WeightQuantizer(LoadsFloatCheckpoints):
         if bits == FLOAT_BITS:
             return torch.zeros_like(weight)
         with torch.no_grad():
-            return weight - straight_through(weight, *self.codes_and_scale(weight, bits), self.name)
+            found = self._checked(weight, self.codes_and_scale(weight, bits))
+            return weight - straight_through(weight, *found, self.name)
+
+    def _checked(self, weight: Tensor, found: object) -> tuple[Tensor, Tensor]:
+        """What ``codes_and_scale`` returned, which may be a plug-in's."""
+        expected = (
+            f"codes of the weight's shape {tuple(weight.shape)} and a scale with as many axes, as tensors"
+        )
+        match found:
+            case (Tensor() as codes, Tensor() as scale):
+                shapes = f"shapes {tuple(codes.shape)} and {tuple(scale.shape)}"
+                if codes.shape == weight.shape and scale.ndim == weight.ndim:
+                    return codes, scale
+            case _:
+                shapes = type(found).__name__
+        raise HwbmpqError(
+            f"{self.name}: the weight quantizer {type(self).__name__} returned {shapes}; expected {expected}"
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {name: OrderedDict() for name in _HOOKS}

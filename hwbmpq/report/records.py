@@ -8,15 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 from hwbmpq.printable import printable
 from hwbmpq.report.values import Plan, RunFacts
 from hwbmpq.units import shown
+from hwbmpq.values import Metric
 
 _Amount = Annotated[float, Field(allow_inf_nan=False, gt=-1e30, lt=1e30)]
 _Share = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1)]
 _Count = Annotated[int, Field(ge=0, lt=2**53)]
 _LONGEST_WORD = 200
-_NUMBER = TypeAdapter(_Amount)
-_PARTS = ("test_", "validation_", "float_")
-_MAY_LACK = "float_"
-"""Of weights that the run began with, if there were any."""
 
 
 class _Block(BaseModel):
@@ -43,22 +40,30 @@ class _Decision(_Block):
 
 
 class _Metric(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-    name: str = ""
-    higher_is_better: bool = True
-    is_share: bool = True
+    model_config = ConfigDict(extra="forbid", strict=True)
+    name: str
+    higher_is_better: bool
+    is_share: bool
 
 
 class _Measured(_Block):
-    """What was measured is named by the task: ``test_accuracy``, ``validation_loss``, ``float_error``."""
+    """What was measured on test or validation images; other metrics than accuracy may be any number."""
 
     metric: _Metric | None = None
+    test_accuracy: _Share | None = None
+    test_metric: _Amount | None = None
+    test_loss: _Amount | None = None
+    validation_accuracy: _Share | None = None
+    validation_metric: _Amount | None = None
+    validation_loss: _Amount | None = None
 
     @model_validator(mode="after")
-    def _numbers(self) -> Self:
-        for name, value in (self.model_extra or {}).items():
-            if name.startswith(_PARTS) and not (value is None and name.startswith(_MAY_LACK)):
-                _NUMBER.validate_python(value)
+    def _has_figures(self) -> Self:
+        key = Metric(**({} if self.metric is None else self.metric.model_dump())).key
+        part = "test" if f"test_{key}" in self.model_fields_set else "validation"
+        for name in (f"{part}_{key}", f"{part}_loss"):
+            if getattr(self, name) is None:
+                raise ValueError(f"has no {name}")
         return self
 
 
@@ -82,6 +87,8 @@ class _PackedFile(_Block):
 
 
 class _Result(_Measured):
+    float_accuracy: _Share | None = None
+    float_metric: _Amount | None = None
     packed_file: _PackedFile | None = None
 
 

@@ -9,13 +9,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from hwbmpq.costs.table import Number
+from hwbmpq.costs.table import Number, Uncosted
 from hwbmpq.deprecated import warn
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.json_file import read_json
 from hwbmpq.printable import cut
 from hwbmpq.report import run_files
 from hwbmpq.report.records import check_plan, check_records
+from hwbmpq.report.storage import StorageLine, storage_lines
 from hwbmpq.report.trade_off import TradeOff, find_trade_off
 from hwbmpq.report.values import Plan, RunFacts
 from hwbmpq.units import amount
@@ -39,10 +40,24 @@ class Headline:
     """The same in float, where that is known."""
     is_metric: bool = False
     """Whether it says how good the network is at its task."""
+    uncosted: tuple[Uncosted, ...] = ()
+    """What it is without: it is at least this, then."""
+
+    @property
+    def is_lower_bound(self) -> bool:
+        return bool(self.uncosted)
 
     @property
     def is_met(self) -> bool | None:
-        return None if self.budget is None else self.value <= self.budget
+        """None without a budget, and where a lower bound is within it."""
+        if self.budget is None or (self.is_lower_bound and self.value <= self.budget):
+            return None
+        return self.value <= self.budget
+
+    @property
+    def shown(self) -> str:
+        """The value as text."""
+        return f"at least {self.text(self.value)}" if self.is_lower_bound else self.text(self.value)
 
     def text(self, value: Number | None) -> str:
         """A value of the same kind, with its unit; nothing for None."""
@@ -128,6 +143,11 @@ class RunReport:
     """``planned``, ``finished``, or ``epoch 3 of 20``."""
 
     @property
+    def storage(self) -> tuple[StorageLine, ...]:
+        """What is on the device; nothing for a run in float that has no file."""
+        return storage_lines({} if self.plan is None else self.plan.stored, self.packed_file)
+
+    @property
     def is_in_float(self) -> bool:
         """Whether it was trained without quantizing anything."""
         widths = [epoch.weight_bits for epoch in self.epochs]
@@ -139,12 +159,16 @@ class RunReport:
             "state": self.state,
             "facts": self.facts.to_dict(),
             "plan": None if self.plan is None else self.plan.to_dict(),
-            "headlines": [{**asdict(one), "is_met": one.is_met} for one in self.headlines],
+            "headlines": [
+                {**asdict(one), "is_lower_bound": one.is_lower_bound, "is_met": one.is_met}
+                for one in self.headlines
+            ],
             "epochs": [epoch.to_dict() for epoch in self.epochs],
             "moves": [asdict(move) for move in self.moves],
             "sensitivities": {str(epoch): dict(found) for epoch, found in self.sensitivities.items()},
             "trade_off": None if self.trade_off is None else self.trade_off.to_dict(),
             "packed_file": self.packed_file,
+            "storage": [asdict(line) for line in self.storage],
         }
 
 
@@ -165,6 +189,8 @@ def build_report(
     decisions = {record["epoch"]: record["decision"] for record in history if record.get("decision")}
     epochs = tuple(_epoch(facts, record) for record in history)
     state = f"epoch {epochs[-1].epoch if epochs else 0} of {facts.settings.get('epochs', '?')}"
+    if epochs and epochs[-1].has_decision:
+        state += ", before the widths that were decided after it"
     return RunReport(
         name=name,
         facts=facts,
@@ -184,9 +210,8 @@ def build_report(
 
 
 def _costs_now(facts: RunFacts, last: Mapping[str, Any]) -> list[Headline]:
-    """What the widths of a run cost that has not ended; nothing for one in float, which no table has."""
-    decision = last.get("decision") or {}
-    bits = {name: Precision.parse(text) for name, text in (decision.get("after") or last["bits"]).items()}
+    """What the widths cost that the last epoch was trained and measured at; nothing for a run in float, which no table has."""
+    bits = {name: Precision.parse(text) for name, text in last["bits"].items()}
     if any(bits[name] not in options for name, options in facts.choices.items()):
         return []
     weights = FLOAT_BITS * sum(layer.parameters for layer in facts.layers)  # all that 0.1.0 counted
@@ -197,6 +222,7 @@ def _costs_now(facts: RunFacts, last: Mapping[str, Any]) -> list[Headline]:
             unit=table.unit,
             budget=facts.limits.get(name),
             reference=weights if name == "memory" and table.float_total is None else table.float_total,
+            uncosted=table.uncosted,
         )
         for name, table in facts.tables.items()
     ]
@@ -206,7 +232,14 @@ def _headlines(
     facts: RunFacts, plan: Plan | None, history: Sequence[Mapping[str, Any]], result: Mapping[str, Any] | None
 ) -> list[Headline]:
     found = [
-        Headline(name=name, value=cost.total, unit=cost.unit, budget=cost.budget, reference=cost.float_total)
+        Headline(
+            name=name,
+            value=cost.total,
+            unit=cost.unit,
+            budget=cost.budget,
+            reference=cost.float_total,
+            uncosted=cost.uncosted,
+        )
         for name, cost in ({} if plan is None else plan.costs).items()
     ]
     if plan is None and history:
@@ -236,8 +269,8 @@ def _metric_headline(source: Mapping[str, Any]) -> Headline:
 
 def _measured(source: Mapping[str, Any]) -> tuple[Metric, str]:
     """The metric of a result or of a line of the history, and the part of the data it was measured on."""
-    metric = Metric(**source.get("metric", {}))
-    return metric, "test" if f"test_{metric.key}" in source else "validation"
+    metric = Metric(**(source.get("metric") or {}))
+    return metric, "validation" if source.get(f"test_{metric.key}") is None else "test"
 
 
 def _epoch(facts: RunFacts, record: Mapping[str, Any]) -> Epoch:

@@ -17,7 +17,7 @@ from hwbmpq.quant import InputQuantizer, assign, prepare, quantized_layers
 from hwbmpq.search import watch
 from hwbmpq.search.config import AllocationConfig, allocation_config
 from hwbmpq.search.decisions import CalibrationBatches, Decision, DecisionContext
-from hwbmpq.search.methods import Method, get_method
+from hwbmpq.search.methods import Method, checked_decision, get_method
 from hwbmpq.search.schedule import DecisionSchedule
 from hwbmpq.search.space import SearchSpace
 from hwbmpq.sensitivity.alternatives import squared_errors
@@ -85,6 +85,8 @@ class BitAllocator:
         graph = graph.with_scales(per_channel=self.config.per_channel)
         self.space = self.method.search_space(graph, self._profile, self.config)
         self.method.check(self.space, self.config)
+        for remark in self.space.not_shown_to_hold:
+            watch.warn(remark)
         self.model = model
         self.epoch = 0
         """Epochs that have ended."""
@@ -213,7 +215,9 @@ class BitAllocator:
     def decide(self, sensitivity: Sensitivity = _NOTHING) -> Decision:
         """Decide now, by sensitivities from wherever; ``epoch_end`` calls it when it is time."""
         context = self._context(sensitivity)
-        decision = distributed.on_first_rank(lambda: self.method.decide(context))
+        decision = distributed.on_first_rank(
+            lambda: checked_decision(self.method, self.method.decide(context), self.space)
+        )
         self.history.append(decision)
         self._assign(decision.after)
         distributed.check_equal(self.bits, "the widths")

@@ -17,7 +17,7 @@ from hwbmpq.costs.earlier import counted_as_in
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import LayerGraph
 from hwbmpq.hardware import HardwareProfile, common_widths, uniform
-from hwbmpq.registry import METHODS, OBJECTIVES
+from hwbmpq.registry import METHODS, OBJECTIVES, wrong_return
 from hwbmpq.search.config import AllocationConfig
 from hwbmpq.search.decisions import Decision, DecisionContext
 from hwbmpq.search.space import SearchSpace, build_search_space
@@ -59,10 +59,11 @@ class Method:
             keep_float=config.keep_float,
             needs_budget=self.keeps_budget,
         )
+        kept = () if self.in_float else space.remarks  # they are about widths
         if not config.budgets or self.keeps_budget:
-            return space
-        remark = f"the method {self.name} keeps no budget: {', '.join(config.budgets)} may end above it"
-        return replace(space, remarks=(*space.remarks, remark))
+            return replace(space, remarks=kept)
+        remark = f"the method {self.name} does not enforce budgets: {', '.join(config.budgets)} may exceed its limit"
+        return replace(space, remarks=(*kept, remark))
 
     def check(self, space: SearchSpace, config: AllocationConfig) -> None:
         """Raise what would otherwise come up after the warm-up: ``InfeasibleBudget``, unknown names."""
@@ -77,8 +78,25 @@ class Method:
 
 
 def get_method(name: str) -> Method:
-    method: Method = METHODS.get(name)
+    method = METHODS.get(name)
+    if not isinstance(method, Method):
+        raise wrong_return(
+            METHODS, name, f"itself, a {type(method).__name__}", "hwbmpq.search.Method(name=…, decide=…)"
+        )
     return method
+
+
+def checked_decision(method: Method, decision: object, space: SearchSpace) -> Decision:
+    """What a method decided, which may be a plug-in's: a candidate for every layer."""
+    expected = "a Decision with a candidate for every layer (context.decision(allocation) builds one)"
+    if not isinstance(decision, Decision):
+        raise wrong_return(METHODS, method.name, decision, expected)
+    for name, candidates in space.choices.items():
+        width = decision.after.get(name)
+        if width not in candidates:
+            told = f"{width} for layer {name!r}, whose candidates are {', '.join(map(str, candidates))}"
+            raise wrong_return(METHODS, method.name, told, expected)
+    return decision
 
 
 def _bmpq(context: DecisionContext) -> Decision:

@@ -1,14 +1,14 @@
 """Layers whose width is given, not chosen: pinned to one, or kept in float."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from hwbmpq.errors import HwbmpqError, UnknownNameError, UnsupportedPrecisionError
 from hwbmpq.graph import LayerGraph
 from hwbmpq.hardware import HardwareProfile, candidates
-from hwbmpq.hardware.profile import WidthFinder, op_of
-from hwbmpq.values import FLOAT_BITS, Precision, is_width
+from hwbmpq.hardware.profile import WidthFinder, op_on
+from hwbmpq.values import FLOAT_BITS, Layer, Precision, is_width
 
 Pins = Mapping[str, int | str]
 """By pattern of layer names: a weight width (8), or a pair (``W4A8``)."""
@@ -37,9 +37,7 @@ class FixedLayers:
     ) -> dict[str, tuple[Precision, ...]]:
         """The one candidate of each of these layers."""
         return {
-            layer.name: (
-                _precision(self.given[layer.name], op_of(layer), profile, activation_bits, layer.name),
-            )
+            layer.name: (_precision(self.given[layer.name], layer, profile, activation_bits),)
             for layer in graph
             if layer.name in self.given
         }
@@ -100,11 +98,17 @@ def _spread(given: Mapping[str, _Given], graph: LayerGraph) -> dict[str, _Given]
     found, count = dict(given), -1
     while count != len(found):  # ties may overlap
         count = len(found)
-        for tie in graph.ties:
-            for giver in [name for name in tie.layers if name in found]:
-                for name in tie.layers:
+        for tied in _tied(graph):
+            for giver in [name for name in tied if name in found]:
+                for name in tied:
                     _add(found, name, found[giver])
     return found
+
+
+def _tied(graph: LayerGraph) -> list[tuple[str, ...]]:
+    """Layers that share a width, or a weight and thus its width."""
+    shared = [(layer.name, layer.shares_weight_with) for layer in graph if layer.shares_weight_with]
+    return [*(tie.layers for tie in graph.ties), *shared]
 
 
 def parse_pin(pattern: str, width: int | str) -> int | Precision:
@@ -123,14 +127,20 @@ def parse_pin(pattern: str, width: int | str) -> int | Precision:
 
 
 def _precision(
-    given: _Given, op: str, profile: HardwareProfile, activation_bits: str | int, name: str
+    given: _Given, layer: Layer, profile: HardwareProfile, activation_bits: str | int
 ) -> Precision:
-    if given.width == _FLOAT:
+    width, op = given.width, op_on(profile, layer)
+    if width == _FLOAT:
         return _FLOAT
     try:
-        if isinstance(given.width, int):
-            return candidates(profile, [given.width], activation_bits=activation_bits, op=op)[0]
-        WidthFinder(profile).execution(op, given.width)
+        if layer.weight_only:  # what it reads stays in float
+            bits = width.weight_bits if isinstance(width, Precision) else width
+            return replace(candidates(profile, [bits], op=op)[0], activation_bits=FLOAT_BITS)
+        if isinstance(width, int):
+            return candidates(profile, [width], activation_bits=activation_bits, op=op)[0]
+        WidthFinder(profile).execution(op, width)
     except UnsupportedPrecisionError as error:
-        raise UnsupportedPrecisionError(f"{given.by}: layer {name!r}: {error}", hint=error.hint) from None
-    return given.width
+        raise UnsupportedPrecisionError(
+            f"{given.by}: layer {layer.name!r}: {error}", hint=error.hint
+        ) from None
+    return width

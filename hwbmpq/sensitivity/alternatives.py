@@ -17,6 +17,7 @@ from hwbmpq.errors import HwbmpqError
 from hwbmpq.inputs import ModelInputs, tensors
 from hwbmpq.quant import quantized_layers
 from hwbmpq.quant.layers import QuantizedLayer
+from hwbmpq.quant.weights import QuantizedWeight
 from hwbmpq.sensitivity.measure import SensitivityInputs, Step, run_steps, weight_without_data
 from hwbmpq.sensitivity.registry import register
 from hwbmpq.values import Sensitivity
@@ -44,7 +45,9 @@ def measure_weight_error(measurement: SensitivityInputs) -> Sensitivity:
     return Sensitivity(method="weight_error", scores=scores, errors=errors)
 
 
-def squared_errors(layer: QuantizedLayer, weight: Tensor, widths: Iterable[int]) -> dict[int, float]:
+def squared_errors(
+    layer: QuantizedLayer | QuantizedWeight, weight: Tensor, widths: Iterable[int]
+) -> dict[int, float]:
     """||W - Q(W)||² at each width, narrowest first."""
     error = layer.weight_quantizer.rounding_error
     return {bits: _squared_norm(error(weight, bits)) for bits in sorted(set(widths))}
@@ -86,7 +89,7 @@ def measure_divergence(measurement: SensitivityInputs) -> Sensitivity:
 
 
 def _narrowed(
-    network: nn.Module, layer: QuantizedLayer, widths: Iterable[int], inputs: ModelInputs
+    network: nn.Module, layer: QuantizedLayer | QuantizedWeight, widths: Iterable[int], inputs: ModelInputs
 ) -> Iterable[tuple[int, list[Tensor]]]:
     """The outputs with this layer's weights at each width other than its present one."""
     usual = layer.precision

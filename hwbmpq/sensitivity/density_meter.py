@@ -10,7 +10,10 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.quant import QuantizedLayer, as_precision, quantized_layers
+from hwbmpq.inputs import first_tensor
+from hwbmpq.quant import InputQuantizer, as_precision, quantized_layers
+from hwbmpq.quant.prepare import input_quantizers
+from hwbmpq.quant.weights import QuantizedWeight
 from hwbmpq.sensitivity.measure import SensitivityInputs, run_steps
 from hwbmpq.sensitivity.registry import register
 from hwbmpq.values import FLOAT_BITS, Layer, Sensitivity
@@ -35,7 +38,8 @@ class DensityMeter:
 
     A layer's activations are what follows it: the tensor that the next layers read, after the non-linearity
     and before they round it. Its density is the mean share of non-zero values in the inputs of its readers
-    (``find_readers``). A layer that no other reads, the last one, counts its own output.
+    (``find_readers``). A layer that no other reads, the last one, counts its own output; a weight-only layer
+    that of the module that holds its weight, or 1 if that module does not run by itself.
 
     ``in_training_only`` ignores what runs in evaluation mode: test images must not influence decisions.
     Counts are accumulated on the model's device; only ``densities`` waits for it. Each process counts its own.
@@ -44,7 +48,7 @@ class DensityMeter:
     def __init__(self, model: nn.Module, layers: Iterable[Layer], *, in_training_only: bool = False) -> None:
         layers = tuple(layers)
         self._in_training_only = in_training_only
-        modules: dict[str, Any] = dict(quantized_layers(model))
+        modules = dict(quantized_layers(model))
         missing = [layer.name for layer in layers if layer.name not in modules]
         if missing:
             raise HwbmpqError(
@@ -53,8 +57,8 @@ class DensityMeter:
         self._sources: dict[str, list[nn.Module]] = {}
         """By layer: the input quantizers of its readers, each once; the layer itself if no other reads it."""
         for layer in layers:
-            readers = [modules[reader.name].input_quantizer for reader in find_readers(layer, layers)]
-            self._sources[layer.name] = list(dict.fromkeys(readers)) or [modules[layer.name]]
+            readers = input_quantizers(modules[reader.name] for reader in find_readers(layer, layers))
+            self._sources[layer.name] = [*readers] or [modules[layer.name]]
         self._counts: dict[nn.Module, _Count] = {}
         self._handles: list[RemovableHandle] = []
 
@@ -63,13 +67,13 @@ class DensityMeter:
         self.stop()
         self._counts = {}
         sources = dict.fromkeys(module for modules in self._sources.values() for module in modules)
-        for module in sorted(sources, key=lambda module: isinstance(module, QuantizedLayer)):
+        for module in sorted(sources, key=lambda module: not isinstance(module, InputQuantizer)):
             count = self._counts[module] = _Count(self._in_training_only)
-            self._handles.append(
-                module.register_forward_hook(count.see_output)
-                if isinstance(module, QuantizedLayer)
-                else module.register_forward_pre_hook(count.see_input)
-            )
+            if isinstance(module, InputQuantizer):
+                self._handles.append(module.register_forward_pre_hook(count.see_input))
+            else:
+                runs = module.owner if isinstance(module, QuantizedWeight) else module
+                self._handles.append(runs.register_forward_hook(count.see_output))
         return self
 
     def stop(self) -> None:
@@ -100,6 +104,8 @@ class DensityMeter:
     def _density(self, name: str) -> float:
         seen = [self._counts[module] for module in self._sources[name] if module in self._counts]
         shares = [int(count.nonzero) / count.values for count in seen if count.values]
+        if not shares and isinstance(self._sources[name][0], QuantizedWeight):
+            return 1.0  # a product inside another module's forward: nothing shows its result, which is dense
         if not shares:
             raise HwbmpqError(
                 f"no activations of layer {name!r} were seen", hint="run the model between start and stop"
@@ -135,8 +141,10 @@ class _Count:
     def see_input(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         self._add(module, inputs[0])
 
-    def see_output(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-        self._add(module, output)
+    def see_output(self, module: nn.Module, inputs: tuple[Any, ...], output: object) -> None:
+        values = first_tensor(output)
+        if values is not None:
+            self._add(module, values)
 
     def _add(self, module: nn.Module, values: Tensor) -> None:
         if self._in_training_only and not module.training:

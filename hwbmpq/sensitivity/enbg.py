@@ -16,6 +16,7 @@ from hwbmpq.errors import HwbmpqError
 from hwbmpq.quant import WeightQuantizer, quantize_weight, quantized_layers
 from hwbmpq.quant.functional import HALVES, TERNARY_BITS, largest_code
 from hwbmpq.quant.layers import QuantizedLayer
+from hwbmpq.quant.weights import QuantizedWeight
 from hwbmpq.sensitivity.measure import SensitivityInputs, run_steps
 from hwbmpq.sensitivity.registry import register
 from hwbmpq.values import Sensitivity
@@ -231,7 +232,7 @@ class BitGradientCollector:
 class _ComputedWeight:
     """The weight that enters a layer's quantizer and its gradient, where that is not the parameter itself."""
 
-    def __init__(self, layer: QuantizedLayer) -> None:
+    def __init__(self, layer: QuantizedLayer | QuantizedWeight) -> None:
         self._parameter = cast(Tensor, layer.weight)
         self._weight: Tensor | None = None
         self._gradient: Tensor | None = None

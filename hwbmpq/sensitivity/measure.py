@@ -20,8 +20,9 @@ from hwbmpq.inputs import ModelInputs, first_tensor, map_tensors
 from hwbmpq.quant import CALIBRATION_BATCHES, InputQuantizer, as_precision, assign, prepare, quantized_layers
 from hwbmpq.quant.layers import QuantizedLayer
 from hwbmpq.quant.quantizers import keep_weights
+from hwbmpq.quant.weights import QuantizedWeight
 from hwbmpq.registry import SENSITIVITIES
-from hwbmpq.sensitivity.registry import SensitivityMethod, methods
+from hwbmpq.sensitivity.registry import SensitivityMethod, checked_result, methods
 from hwbmpq.values import FLOAT_BITS, Layer, Precision, Sensitivity, is_width
 
 Batch = tuple[Any, Any]
@@ -121,7 +122,7 @@ def measure_sensitivity(
         loss=loss,
     )
     with torch.inference_mode(False), torch.enable_grad():  # whatever mode the caller is in
-        return chosen.measure(measurement)
+        return checked_result(method, chosen.measure(measurement), measurement.layers)
 
 
 def classification_loss(output: object, labels: Tensor, where: str) -> Tensor:
@@ -285,8 +286,10 @@ def capture_weights(network: nn.Module, layers: Iterable[Layer]) -> dict[str, li
 
 
 @torch.no_grad()
-def weight_without_data(layer: QuantizedLayer, input_shape: tuple[int, ...]) -> Tensor:
+def weight_without_data(layer: QuantizedLayer | QuantizedWeight, input_shape: tuple[int, ...]) -> Tensor:
     """The weight that enters the quantizer when the layer runs by itself, without hooks that expect images."""
+    if isinstance(layer, QuantizedWeight):
+        return layer.weight.detach()
     seen: list[Tensor] = []
     like = cast(Tensor, layer.weight)
     with keep_weights(layer.weight_quantizer, seen):

@@ -1,11 +1,12 @@
 """The methods that measure sensitivity, by name. Importing this file does not import torch."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from hwbmpq.registry import SENSITIVITIES
-from hwbmpq.values import Sensitivity
+from hwbmpq.registry import SENSITIVITIES, wrong_return
+from hwbmpq.values import Layer, Sensitivity
 
 if TYPE_CHECKING:
     from hwbmpq.sensitivity.measure import SensitivityInputs
@@ -45,3 +46,19 @@ def methods() -> Mapping[str, SensitivityMethod]:
     """Every method that can be used, by name."""
     found = sorted(SENSITIVITIES.registrations().items())
     return {name: known.entry for name, known in found if known.entry is not None}
+
+
+def checked_result(method: str, found: object, layers: Sequence[Layer]) -> Sensitivity:
+    """What a method returned, which may be a plug-in's."""
+    expected = "a Sensitivity with a finite score of every layer, at least 0"
+    if not isinstance(found, Sensitivity):
+        raise wrong_return(SENSITIVITIES, method, found, expected)
+    for layer in layers:
+        if layer.name not in found.scores:
+            raise wrong_return(SENSITIVITIES, method, f"no score of layer {layer.name!r}", expected)
+        score = found.scores[layer.name]
+        if not isinstance(score, (int, float)) or not math.isfinite(score):
+            raise wrong_return(
+                SENSITIVITIES, method, f"the score {score!r} of layer {layer.name!r}", expected
+            )
+    return found

@@ -26,6 +26,7 @@ from hwbmpq.training.trust import check_trust
 
 ONNX_FILES = {
     "qdq": "model.onnx",
+    "qdq8": "model.older.onnx",
     "int8": "model.int8.onnx",
     "int8-vnni": "model.int8-vnni.onnx",
     "qonnx": "model.qonnx.onnx",

@@ -106,8 +106,10 @@ def check_outputs(
             outputs = inputs.call(network)
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         raise HwbmpqError(
-            f"the network cannot take images of {inputs.shape_text}: {error}",
-            hint="give a size that it takes with --input",
+            f"the network cannot take {data.samples} of {inputs.shape_text}: {error}",
+            hint="give a size that it takes with --input"
+            if data.samples == "images"
+            else "channels that are last come first with --layout channels-last; --normalise 0/1 makes floats of integers",
         ) from error
     if task.has_classes:
         _check_scores(first_tensor(outputs), data, at_least)

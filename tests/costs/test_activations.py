@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from math import prod
 
 import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 import hwbmpq
 from hwbmpq.costs import get_cost_model
@@ -33,7 +36,7 @@ def peak(schedule: Schedule, allocation: dict[str, Precision]) -> int:
         total = 0
         for tensor in schedule.tensors:
             if tensor.made_at <= step <= tensor.last_read_at:
-                if tensor.leaves:
+                if tensor.leaves or tensor.read_in_float:
                     bits = 32
                 elif tensor.feeds_addition:
                     bits = 16
@@ -61,6 +64,7 @@ def random_network(seed: int, *, readers: int = 3) -> Network:
                 readers=tuple(rng.sample(names, rng.randint(0, readers))),
                 feeds_addition=rng.random() < 0.2,
                 leaves=rng.random() < 0.1,
+                read_in_float=rng.random() < 0.1,
             )
         )
     layers = [conv_layer(2, 2, size=4, name=name) for name in names]
@@ -112,6 +116,35 @@ def test_real_networks_agree_with_the_definition(spec: str) -> None:
         allocation = {name: rng.choice(precisions) for name, precisions in choices.items()}
         assert table.total(allocation) >= peak(graph.schedule, allocation)
         assert bool(table.notes) or table.total(allocation) == peak(graph.schedule, allocation)
+
+
+class FunctionalConvolution(nn.Module):
+    """A convolution in float, with a weight that is computed or is a layer, between two quantized layers."""
+
+    def __init__(self, *, is_computed: bool) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3, padding=1)
+        self.kernel = nn.Parameter(torch.randn(16, 16, 3, 3))
+        self.last = nn.Conv2d(16, 4, 1)
+        self.is_computed = is_computed
+
+    def forward(self, x: Tensor) -> Tensor:
+        kernel = torch.tanh(self.kernel) if self.is_computed else self.kernel
+        return self.last(F.conv2d(self.stem(x), kernel, padding=1))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("is_computed", [True, False], ids=["computed weight", "weight-only layer"])
+def test_a_convolution_in_float_reads_floats_and_makes_a_tensor(is_computed: bool) -> None:
+    graph = hwbmpq.describe(FunctionalConvolution(is_computed=is_computed), torch.zeros(1, 3, 64, 64))
+    table = get_cost_model("activation_memory").tabulate(
+        graph, load_profile("generic"), {layer.name: WIDTHS for layer in graph}
+    )
+    allocation = {layer.name: WIDTHS[1] for layer in graph}  # 4 bits
+    image, inner, outer = 3 * 64 * 64, 16 * 64 * 64, 4 * 64 * 64
+    # While it runs: what it reads in float (256 KiB), and what it makes at the 4 bits of its reader (32 KiB).
+    assert table.total(allocation) == inner * 32 + inner * 4 == 288 * 1024 * 8
+    by_step = [image * 4 + inner * 32, inner * 32 + inner * 4, inner * 4 + outer * 32]
+    assert max(by_step) == table.total(allocation)
 
 
 def test_the_row_that_decides_is_named() -> None:

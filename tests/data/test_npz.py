@@ -123,7 +123,7 @@ def test_classes_that_only_test_images_have_are_named(tmp_path: Path) -> None:
 
 def test_a_bad_test_part_is_named(tmp_path: Path) -> None:
     spec = saved(tmp_path, x_train=pixels(3, 8, 8), y_train=labels(3), x_test=pixels(3, 64), y_test=labels(3))
-    with pytest.raises(HwbmpqError, match=r"x_train: samples of 64 stand beside others of 8x8"):
+    with pytest.raises(HwbmpqError, match=r"x_test: samples of 64 stand beside others of 8x8"):
         load_data(spec, input_size=GREY)
 
 

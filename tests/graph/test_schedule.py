@@ -137,3 +137,52 @@ def test_a_large_network_is_scheduled_quickly() -> None:
     assert {reader for tensor in schedule.tensors for reader in tensor.readers} == {
         layer.name for layer in graph
     }
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.keys = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        scores = torch.softmax(x @ self.keys(x).transpose(1, 2), 2)
+        return self.head(scores @ x)  # type: ignore[no-any-return]
+
+
+def test_products_of_activations_read_floats_and_make_tensors() -> None:
+    schedule = schedule_of(Attention(), 5, 4)
+    assert schedule.steps == ("first", "keys", "matmul", "matmul_1", "head")
+    in_float = {tensor.name: tensor.read_in_float for tensor in schedule.tensors}
+    assert in_float == {
+        "x": False,
+        "first": True,
+        "keys": True,
+        "matmul": True,
+        "matmul_1": False,
+        "head": False,
+    }
+    assert named(schedule, "first").readers == ("keys",)
+    assert named(schedule, "matmul").elements == 25
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.gru = nn.GRU(4, 6, batch_first=True)
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        values, _ = self.gru(self.first(x))
+        return self.head(values)  # type: ignore[no-any-return]
+
+
+def test_a_recurrent_layer_makes_one_tensor_and_an_unused_state_none() -> None:
+    schedule = schedule_of(Recurrent(), 5, 4)
+    assert schedule.steps == ("first", "gru.weight_ih_l0", "head")
+    assert named(schedule, "first").read_in_float
+    made = named(schedule, "gru.weight_ih_l0")
+    assert (made.elements, made.readers, made.leaves, made.read_in_float) == (30, ("head",), False, False)

@@ -220,14 +220,20 @@ def test_a_computed_weight_is_quantized_where_it_enters_the_product() -> None:
     assert torch.equal(twin(images), model(images))
 
 
-def test_an_adapter_inside_a_layer_is_left_alone() -> None:
+def test_an_adapter_inside_a_layer_has_a_width_of_its_own() -> None:
     model = nn.Sequential(AdaptedLinear(), nn.ReLU(), nn.Linear(4, 2))
     values = torch.randn(3, 4)
     graph = hwbmpq.describe(model, values)
     prepare(model, graph, precision=(2, 32), first_last_precision=None)
+    assign(model, {"0.adapter": 4})
+    adapter = dict(model.named_parameters())["0.adapter"]
     expected = F.linear(values, fake_quantize_weight(model[0].weight, 2), model[0].bias)
-    torch.testing.assert_close(model[0](values), expected + F.linear(values, model[0].adapter))
-    assert {e.reason: e.parameters for e in graph.uncovered}["functional weight"] == 16
+    torch.testing.assert_close(
+        model[0](values), expected + F.linear(values, fake_quantize_weight(adapter, 4))
+    )
+    assert [layer.name for layer in graph] == ["0", "0.adapter", "2"]
+    twin = copy.deepcopy(model)
+    assert torch.equal(twin(values), model(values))
 
 
 class KeywordLinear(nn.Linear):

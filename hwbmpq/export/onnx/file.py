@@ -1,10 +1,9 @@
 """A quantized network as an ONNX file."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
-from math import ceil
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -15,10 +14,18 @@ from onnx_ir.passes import common as passes
 from torch import nn
 
 import hwbmpq
+from hwbmpq.costs.stored import SCALES, WEIGHTS
 from hwbmpq.deprecated import renamed_arguments, warn
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.export.onnx import checksum
-from hwbmpq.export.onnx.graph import GraphEditor, Product, find_products, fold_batchnorm
+from hwbmpq.export.onnx.graph import (
+    GraphEditor,
+    IntegerWeight,
+    Product,
+    find_held_weights,
+    find_products,
+    fold_batchnorm,
+)
 from hwbmpq.export.onnx.int8_form import Int8Plan, lower_for_int8
 from hwbmpq.export.onnx.kernels import MATMUL_NBITS_DOMAIN
 from hwbmpq.export.onnx.lowering import (
@@ -26,22 +33,37 @@ from hwbmpq.export.onnx.lowering import (
     TWO_BIT_OPSET,
     activation_quants,
     qdq_activation,
+    qdq_held_weight,
     qdq_weight,
     qonnx_activation,
+    qonnx_held_weight,
     qonnx_weight,
     stored_width,
 )
 from hwbmpq.export.onnx.trace import PLACEHOLDER_DOMAIN, TRACED_OPSET, TracedGraph, input_names, trace_network
-from hwbmpq.export.packed.contents import SizeAccount, SizeLine
+from hwbmpq.export.onnx.versions import OLDEST, least_runtime
+from hwbmpq.export.packed.contents import SizeAccount, SizeLine, stored_bytes
 from hwbmpq.export.runtime.onnxruntime import LARGEST_FILE, Arrays, as_input, output_ranges
 from hwbmpq.export.stored_weights import StoredWeight, stored_weights
+from hwbmpq.graph.stored import BIASES, NORMS, OTHER
 from hwbmpq.inputs import Inputs
 from hwbmpq.io import atomic_write
 from hwbmpq.search.watch import warn_if_undecided
+from hwbmpq.values import CLIPPING
 
-Form = Literal["qdq", "int8", "qonnx"]
+Form = Literal["qdq", "qdq8", "int8", "qonnx"]
 _IR_VERSION = {TRACED_OPSET: 10, TWO_BIT_OPSET: 13}
-_STANDARDS = {"qdq": (qdq_weight, qdq_activation), "qonnx": (qonnx_weight, qonnx_activation)}
+_BYTE = 8
+_Lower = Callable[..., None]
+_STANDARDS: dict[str, tuple[_Lower, _Lower, _Lower]] = {
+    "qdq": (qdq_weight, qdq_held_weight, qdq_activation),
+    "qdq8": (
+        partial(qdq_weight, narrowest=_BYTE),
+        partial(qdq_held_weight, narrowest=_BYTE),
+        partial(qdq_activation, narrowest=_BYTE),
+    ),
+    "qonnx": (qonnx_weight, qonnx_held_weight, qonnx_activation),
+}
 _MOST_NAMES = 3
 
 
@@ -65,6 +87,8 @@ class OnnxGraph:
     widened: Mapping[int, int]
     """Weight widths that ONNX has no type for, and the next wider ones used instead."""
     account: SizeAccount
+    least_runtime: str = ""
+    """The first release of ONNX Runtime that loads it; empty if none does."""
 
     @property
     def block_linear_layers(self) -> tuple[str, ...]:
@@ -100,6 +124,13 @@ class OnnxGraph:
             found.append(
                 f"what {self.added_roundings} layers give is rounded to 8 bits, which the network keeps in float: answers differ"
             )
+        if self.least_runtime:
+            older = (
+                ""
+                if self.form != "qdq" or self.least_runtime == OLDEST
+                else f"; --runtime-compat older: from {OLDEST}"
+            )
+            found.append(f"ONNX Runtime loads it from version {self.least_runtime} on{older}")
         if not self.has_dynamic_batch:
             found.append("the graph takes one input at a time")
         return tuple(found)
@@ -120,7 +151,8 @@ def onnx_graph(
     ``example_input`` is a tensor, a tuple of arguments or a dict of keyword arguments; several inputs get the names that
     they have in ``forward``.
 
-    ``qdq`` is standard ONNX and computes what the network computes, to float rounding. ``int8`` is the form that ONNX
+    ``qdq`` is standard ONNX and computes what the network computes, to float rounding; ``qdq8`` is the same with no integer
+    narrower than a byte, for older runtimes. ``int8`` is the form that ONNX
     Runtime fuses into integer kernels; it needs ``calibration`` images (batches as the network takes them) for the ranges
     of tensors that those kernels round and the network does not; without, ``example_input`` serves. ``accumulates_int32`` makes 8-bit
     weights faster on processors that add products of bytes in 32 bits (Arm, x86 with VNNI), and wrong on others. ``qonnx`` has Quant
@@ -146,7 +178,7 @@ def onnx_graph(
         lowering.to_int8(_Lowering(traced, weights, {}), batches, accumulates_int32=accumulates_int32)
     else:
         lowering.to_standard(form)
-    return lowering.finished(form)
+    return lowering.finished(form, stored_bytes(model, weights))
 
 
 def _check_kind(model: nn.Module) -> None:
@@ -157,6 +189,12 @@ def _check_kind(model: nn.Module) -> None:
             f"the network has parameters of {names}; ONNX files are written of float32 ones",
             hint="export model.float()",
         )
+    for name, module in model.named_modules():
+        if isinstance(module, nn.LSTM) and module.proj_size:
+            raise HwbmpqError(
+                f"{name} is an LSTM with projections (proj_size), which ONNX does not have",
+                hint="the packed model.safetensors needs no graph: hwbmpq.load reads it",
+            )
 
 
 def write_onnx(graph: OnnxGraph, path: str | Path) -> Path:
@@ -178,6 +216,7 @@ class _Lowering:
         self.weights = weights
         self.editor = GraphEditor(self.graph)
         self.products = find_products(self.traced, weights)
+        self.held = find_held_weights(self.traced, weights)
         self.folded = fold_batchnorm(self.products, self.editor)
         self.plan: Int8Plan | None = None
 
@@ -187,9 +226,11 @@ class _Lowering:
 
     def to_standard(self, form: Form) -> None:
         """``qdq`` or ``qonnx``."""
-        lower_weight, lower_activation = _STANDARDS[form]
+        lower_weight, lower_held, lower_activation = _STANDARDS[form]
         for product in self.products:
             lower_weight(product, self.editor)
+        for weight in self.held:
+            lower_held(weight, self.editor)
         for quant in activation_quants(self.traced):
             lower_activation(quant, self.editor)
         if form == "qonnx":
@@ -203,6 +244,8 @@ class _Lowering:
         ranges = (
             output_ranges(exact.content(also=tuple(self.plan.rounded)), batches) if self.plan.rounded else {}
         )
+        for weight in self.held:
+            qdq_held_weight(weight, self.editor)
         lower_for_int8(self.plan, ranges, self.editor)
         if self.plan.matmul_nbits:
             self.traced.model.opset_imports[MATMUL_NBITS_DOMAIN] = 1
@@ -236,10 +279,13 @@ class _Lowering:
         kinds = {value.dtype for value in self.graph.initializers.values()}
         return TWO_BIT_OPSET if kinds & {ir.DataType.INT2, ir.DataType.UINT2} else TRACED_OPSET
 
-    def finished(self, form: Form) -> OnnxGraph:
+    def finished(self, form: Form, stored: Mapping[str, int]) -> OnnxGraph:
+        """The file; ``stored`` is what the network takes on a device, by label."""
         content = self.content()
+        narrowest = _BYTE if form == "qdq8" else 0
+        weights: list[IntegerWeight] = [*self.products, *self.held]
         odd = sorted(
-            {product.bits for product in self.products if stored_width(product.bits) != product.bits}
+            {weight.bits for weight in weights if stored_width(weight.bits, narrowest) != weight.bits}
         )
         integer, blocked = ({}, ()) if self.plan is None else (self.plan.integer, self.plan.matmul_nbits)
         return OnnxGraph(
@@ -252,8 +298,9 @@ class _Lowering:
             matmul_nbits_layers=_layers(blocked),
             unsigned_layers=_layers(product for product, weight in integer.items() if weight.zero),
             added_roundings=0 if self.plan is None else len(self.plan.rounded),
-            widened={bits: stored_width(bits) for bits in odd} if form == "qdq" else {},
-            account=_account(self.graph, self.weights, len(content)),
+            widened={bits: stored_width(bits, narrowest) for bits in odd} if form.startswith("qdq") else {},
+            least_runtime="" if form == "qonnx" else least_runtime(self.graph),
+            account=_account(self.graph, stored, len(content)),
         )
 
 
@@ -265,22 +312,29 @@ def _layers(products: Iterable[Product]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(product.layer for product in products))
 
 
-def _account(graph: ir.Graph, weights: Mapping[str, StoredWeight], total: int) -> SizeAccount:
-    """What the bytes of a file are used for. Predicted are the weights at their widths, as a memory budget counts them."""
-    found = dict.fromkeys(("weights", "scales and ranges", "biases and norms", "other constants"), 0)
+_LINES = {
+    "weights": (WEIGHTS,),
+    "scales and ranges": (SCALES, CLIPPING),
+    "biases and norms": (BIASES, NORMS),
+    "other constants": (OTHER,),
+}
+"""What the bytes of a file are used for, by what a memory budget calls it."""
+
+
+def _account(graph: ir.Graph, stored: Mapping[str, int], total: int) -> SizeAccount:
+    """What the bytes of a file are used for. Predicted is what a memory budget counts, line by line."""
+    found = dict.fromkeys(_LINES, 0)
     for name, value in graph.initializers.items():
         assert value.const_value is not None
         found[_purpose(name)] += value.const_value.nbytes
     found["graph"] = total - sum(found.values())
-    # A weight that layers share counts once.
-    bits = {
-        blake2b(stored.codes.numpy().tobytes()).digest(): stored.codes.numel() * stored.bits
-        for stored in weights.values()
-    }
-    budgeted = ceil(sum(bits.values()) / 8)
     return SizeAccount(
         lines=tuple(
-            SizeLine(label=label, predicted_bytes=budgeted if label == "weights" else 0, actual_bytes=size)
+            SizeLine(
+                label=label,
+                predicted_bytes=sum(stored.get(name, 0) for name in _LINES.get(label, ())),
+                actual_bytes=size,
+            )
             for label, size in found.items()
         )
     )

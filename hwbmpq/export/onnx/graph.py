@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from hwbmpq.export.onnx.trace import WEIGHT, TracedGraph
+from hwbmpq.export.onnx.trace import HELD_WEIGHT, WEIGHT, TracedGraph
 from hwbmpq.export.stored_weights import StoredWeight
 
 
@@ -140,8 +140,8 @@ def along(values: NDArray[np.float64], axis: int, axes: int) -> NDArray[np.float
 
 
 @dataclass(kw_only=True, eq=False)
-class Product:
-    """One node that multiplies with a layer's weight. A layer that runs twice has two."""
+class IntegerWeight:
+    """A layer's weight in integers, and a node of the graph that has to do with it."""
 
     layer: str
     node: ir.Node
@@ -156,6 +156,16 @@ class Product:
         """The scale with as many axes as the weight."""
         return along(self.scale, self.axis, self.codes.ndim) if self.scale.ndim else self.scale
 
+
+@dataclass(kw_only=True, eq=False)
+class HeldWeight(IntegerWeight):
+    """The weight of a weight-only layer. Its node is the placeholder, whose output any other nodes read."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Product(IntegerWeight):
+    """One node that multiplies with a layer's weight. A layer that runs twice has two."""
+
     @property
     def output_axis(self) -> int:
         """The axis of the weight that the output's channels lie on."""
@@ -163,6 +173,29 @@ class Product:
             return 1
         is_transposed = self.node.op_type == "Gemm" and not self.node.attributes.get_int("transB", 0)
         return 1 if is_transposed or self.node.op_type == "MatMul" else 0
+
+
+def find_held_weights(graph: TracedGraph, weights: Mapping[str, StoredWeight]) -> list[HeldWeight]:
+    """The weights of weight-only layers, in order."""
+    found = []
+    for node in graph.placeholders(HELD_WEIGHT):
+        layer = node.attributes["layer"].as_string()
+        stored = weights[layer]
+        found.append(
+            HeldWeight(
+                layer=layer,
+                node=node,
+                codes=stored.codes.numpy(),
+                scale=_flat(stored.scale.double().numpy()),
+                axis=stored.channel_axis or 0,
+                bits=stored.bits,
+            )
+        )
+    return found
+
+
+def _flat(scale: NDArray[np.float64]) -> NDArray[np.float64]:
+    return scale.reshape(-1) if scale.size > 1 else scale.reshape(())
 
 
 def find_products(graph: TracedGraph, weights: Mapping[str, StoredWeight]) -> list[Product]:
@@ -188,7 +221,7 @@ def _products(placeholder: ir.Node, weights: Mapping[str, StoredWeight]) -> Iter
                 layer=layer,
                 node=reader,
                 codes=codes if order is None else codes.transpose(order),
-                scale=scale.reshape(-1) if scale.size > 1 else scale.reshape(()),
+                scale=_flat(scale),
                 axis=axis if order is None else list(order).index(axis),
                 bits=stored.bits,
             )

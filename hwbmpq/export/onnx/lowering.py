@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.export.onnx.graph import GraphEditor, Product, bypass
+from hwbmpq.export.onnx.graph import GraphEditor, HeldWeight, IntegerWeight, Product, bypass
 from hwbmpq.export.onnx.trace import ACTIVATION, TracedGraph
 from hwbmpq.quant.functional import SMALLEST_ALPHA, largest_code
 from hwbmpq.quant.quantizers import OBSERVED_BITS, InputQuantizer
@@ -22,20 +22,20 @@ TWO_BIT_OPSET = 25
 """The first with 2-bit integers."""
 
 
-def stored_width(bits: int) -> int:
-    """The width of the ONNX integers that hold ``bits``: ONNX has 2, 4, 8 and 16.
-
-    >>> [stored_width(bits) for bits in (2, 3, 5, 16)]
-    [2, 4, 8, 16]
-    """
-    return next(width for width in _SIGNED if width >= bits)
-
-
-def storage_type(bits: int, *, signed: bool) -> ir.DataType:
-    return (_SIGNED if signed else _UNSIGNED)[stored_width(bits)]
-
-
 _BYTE, _NARROWEST = 8, 2
+
+
+def stored_width(bits: int, narrowest: int = _NARROWEST) -> int:
+    """The width of the ONNX integers that hold ``bits``: ONNX has 2, 4, 8 and 16, older runtimes only some of them.
+
+    >>> [stored_width(bits) for bits in (2, 3, 5, 16)], stored_width(2, narrowest=8)
+    ([2, 4, 8, 16], 8)
+    """
+    return next(width for width in _SIGNED if width >= max(bits, narrowest))
+
+
+def storage_type(bits: int, *, signed: bool, narrowest: int = _NARROWEST) -> ir.DataType:
+    return (_SIGNED if signed else _UNSIGNED)[stored_width(bits, narrowest)]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,10 +52,6 @@ class ActivationQuant:
     @property
     def top(self) -> int:
         return largest_code(self.bits, signed=self.signed)
-
-    @property
-    def kind(self) -> ir.DataType:
-        return storage_type(self.bits, signed=self.signed)
 
     @property
     def range(self) -> tuple[int, int]:
@@ -93,17 +89,19 @@ def _has_step(quantizer: InputQuantizer, bits: int) -> bool:
     return known.has_alpha or saw_only_zeros
 
 
-def qdq_activation(quant: ActivationQuant, editor: GraphEditor) -> None:
+def qdq_activation(quant: ActivationQuant, editor: GraphEditor, narrowest: int = _NARROWEST) -> None:
     value = quant.node.inputs[0]
     assert value is not None
     name = f"{quant.name}.input"
-    step = editor.step(name, quant.scale, 0, quant.kind)
+    width = stored_width(quant.bits, narrowest)
+    kind = storage_type(quant.bits, signed=quant.signed, narrowest=narrowest)
+    step = editor.step(name, quant.scale, 0, kind)
     lowest, highest = (float(code * np.float32(quant.scale)) for code in quant.range)
     low, high = editor.bounds(name, lowest, highest)
-    if stored_width(quant.bits) < _BYTE:
+    if width < _BYTE:
         # ONNX Runtime 1.31 moves a quantizer in front of a reshape, which it has no kernel for at 2 bits.
         value = editor.before(quant.node, "Max", [value, low], f"{name}_above")
-    if stored_width(quant.bits) == _NARROWEST:
+    if width == _NARROWEST:
         # Its 2-bit quantizer wraps around where a value is more than 2^31 steps.
         value = editor.before(quant.node, "Min", [value, high], f"{name}_within")
     value = editor.before(quant.node, "QuantizeLinear", [value, *step], f"{name}_codes")
@@ -114,19 +112,31 @@ def qdq_activation(quant: ActivationQuant, editor: GraphEditor) -> None:
     bypass(quant.node, editor.before(quant.node, "Clip", [value, low, high], f"{name}_clipped"))
 
 
-def qdq_weight(product: Product, editor: GraphEditor) -> None:
+def qdq_weight(product: Product, editor: GraphEditor, narrowest: int = _NARROWEST) -> None:
     """The product reads integers; a width that ONNX does not have is stored in the next wider type."""
-    name = f"{product.layer}.weight"
-    codes = editor.constant(f"{name}_codes", product.codes, storage_type(product.bits, signed=True))
-    scale = editor.constant(f"{name}_scale", product.scale)
-    axis = {"axis": product.axis} if product.scale.ndim else {}
-    weight = editor.before(product.node, "DequantizeLinear", [codes, scale], f"{name}_quantized", axis)
-    if product.node.op_type == "MatMul":
-        # Without it, ONNX Runtime 1.31 would use a kernel that rounds inputs to bytes and is wrong at 2 bits.
-        largest = float(np.max(product.scale)) * largest_code(product.bits, signed=True)
-        bounds = editor.bounds(name, -largest, largest)
-        weight = editor.before(product.node, "Clip", [weight, *bounds], f"{name}_values")
-    product.node.replace_input_with(1, weight)
+    product.node.replace_input_with(
+        1, _dequantized(product, editor, narrowest, clipped=product.node.op_type == "MatMul")
+    )
+
+
+def qdq_held_weight(weight: HeldWeight, editor: GraphEditor, narrowest: int = _NARROWEST) -> None:
+    """All that read the weight read integers."""
+    bypass(weight.node, _dequantized(weight, editor, narrowest, clipped=True))
+
+
+def _dequantized(weight: IntegerWeight, editor: GraphEditor, narrowest: int, *, clipped: bool) -> ir.Value:
+    name = f"{weight.layer}.weight"
+    kind = storage_type(weight.bits, signed=True, narrowest=narrowest)
+    codes = editor.constant(f"{name}_codes", weight.codes, kind)
+    scale = editor.constant(f"{name}_scale", weight.scale)
+    axis = {"axis": weight.axis} if weight.scale.ndim else {}
+    value = editor.before(weight.node, "DequantizeLinear", [codes, scale], f"{name}_quantized", axis)
+    if not clipped:
+        return value
+    # Without it, ONNX Runtime 1.31 would use a kernel that rounds inputs to bytes and is wrong at 2 bits.
+    largest = float(np.max(weight.scale)) * largest_code(weight.bits, signed=True)
+    bounds = editor.bounds(name, -largest, largest)
+    return editor.before(weight.node, "Clip", [value, *bounds], f"{name}_values")
 
 
 QUANT_DOMAIN = "qonnx.custom_op.general"
@@ -142,11 +152,18 @@ def qonnx_activation(quant: ActivationQuant, editor: GraphEditor) -> None:
 
 def qonnx_weight(product: Product, editor: GraphEditor) -> None:
     """Weights in float whose Quant node gives back the integers: QONNX stores them so."""
-    name = f"{product.layer}.weight"
-    values = editor.constant(f"{name}_float", product.codes * product.aligned_scale)
-    scale = editor.constant(f"{name}_scale", product.aligned_scale)
-    quantized = _quant_node(editor, product.node, values, scale, product.bits, name, signed=True)
-    product.node.replace_input_with(1, quantized)
+    product.node.replace_input_with(1, _quantized(product, editor))
+
+
+def qonnx_held_weight(weight: HeldWeight, editor: GraphEditor) -> None:
+    bypass(weight.node, _quantized(weight, editor))
+
+
+def _quantized(weight: IntegerWeight, editor: GraphEditor) -> ir.Value:
+    name = f"{weight.layer}.weight"
+    values = editor.constant(f"{name}_float", weight.codes * weight.aligned_scale)
+    scale = editor.constant(f"{name}_scale", weight.aligned_scale)
+    return _quant_node(editor, weight.node, values, scale, weight.bits, name, signed=True)
 
 
 def _quant_node(

@@ -16,17 +16,22 @@ from hwbmpq.graph.trace import one_line, quiet
 from hwbmpq.inputs import Inputs, ModelInputs, map_tensors, named_tensors
 from hwbmpq.quant import InputQuantizer, quantized_layers
 from hwbmpq.quant.layers import QuantizedLayer, eval_mode, float_weights
+from hwbmpq.quant.prepare import input_quantizers
+from hwbmpq.quant.weights import QuantizedWeight
 from hwbmpq.values import FLOAT_BITS
 
 PLACEHOLDER_DOMAIN = "hwbmpq"
-ACTIVATION, WEIGHT = "Activation", "Weight"
+ACTIVATION, WEIGHT, HELD_WEIGHT = "Activation", "Weight", "HeldWeight"
 TRACED_OPSET = 21
 """The first with 4-bit and 16-bit quantization; operators that networks use have not changed since."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TracedGraph:
-    """A graph whose ``Activation`` and ``Weight`` nodes stand for the quantizers of a network."""
+    """A graph whose ``Activation``, ``Weight`` and ``HeldWeight`` nodes stand for the quantizers of a network.
+
+    ``HeldWeight`` is the weight of a weight-only layer, which any node may read.
+    """
 
     model: ir.Model
     quantizers: tuple[InputQuantizer, ...]
@@ -37,7 +42,7 @@ class TracedGraph:
         return replace(self, model=ir.from_proto(ir.to_proto(self.model)))
 
     def placeholders(self, kind: str) -> list[ir.Node]:
-        """The nodes that stand for quantizers: ``ACTIVATION`` or ``WEIGHT``; the latter have the name of their ``layer``."""
+        """The nodes that stand for quantizers of one kind; those of weights have the name of their ``layer``."""
         return [n for n in self.model.graph if (n.domain, n.op_type) == (PLACEHOLDER_DOMAIN, kind)]
 
 
@@ -49,7 +54,7 @@ def trace_network(
     Without ``any_batch``, the graph takes one input.
     """
     modules = dict(quantized_layers(model))
-    quantizers = tuple(dict.fromkeys(layer.input_quantizer for layer in modules.values()))  # each once
+    quantizers = tuple(input_quantizers(modules.values()))
     with (
         _placeholders(quantizers, {name: modules[name] for name in layers}),
         eval_mode(model),
@@ -58,7 +63,7 @@ def trace_network(
         program, has_dynamic_batch = _export(model, ModelInputs.of(example_input), any_batch)
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(program)
     traced = TracedGraph(model=program, quantizers=quantizers, has_dynamic_batch=has_dynamic_batch)
-    for node in traced.placeholders(WEIGHT):
+    for node in [*traced.placeholders(WEIGHT), *traced.placeholders(HELD_WEIGHT)]:
         node.replace_input_with(0, None)  # its values come from the stored weights
     # Readers of one tensor at one width get one quantizer.
     passes.CommonSubexpressionEliminationPass()(program)
@@ -68,7 +73,7 @@ def trace_network(
 
 @contextmanager
 def _placeholders(
-    quantizers: tuple[InputQuantizer, ...], layers: Mapping[str, QuantizedLayer]
+    quantizers: tuple[InputQuantizer, ...], layers: Mapping[str, QuantizedLayer | QuantizedWeight]
 ) -> Iterator[None]:
     """Inside, quantizers leave placeholders in a traced graph instead of rounding."""
     with ExitStack() as stack:
@@ -77,8 +82,11 @@ def _placeholders(
             stack.enter_context(quantizer.register_forward_pre_hook(partial(_activation, index)))
         for name, layer in layers.items():
             # Its input does not matter: any tensor that the exporter knows will do.
-            anything = next(layer.parameters(recurse=False))
-            hook = partial(_weight, name, anything)
+            if isinstance(layer, QuantizedWeight):
+                kind, anything = HELD_WEIGHT, layer.weight
+            else:
+                kind, anything = WEIGHT, next(layer.parameters(recurse=False))
+            hook = partial(_weight, kind, name, anything)
             stack.enter_context(layer.weight_quantizer.register_forward_hook(hook))
         yield
 
@@ -90,8 +98,8 @@ def _activation(index: int, _: nn.Module, args: tuple[Tensor, int]) -> tuple[Ten
     return _placeholder(ACTIVATION, values, like=values, quantizer=index, bits=bits), FLOAT_BITS
 
 
-def _weight(name: str, anything: Tensor, _: nn.Module, args: object, weight: Tensor) -> Tensor:
-    return _placeholder(WEIGHT, anything, like=weight, layer=name)
+def _weight(kind: str, name: str, anything: Tensor, _: nn.Module, args: object, weight: Tensor) -> Tensor:
+    return _placeholder(kind, anything, like=weight, layer=name)
 
 
 def _placeholder(kind: str, value: Tensor, *, like: Tensor, **attributes: Any) -> Tensor:

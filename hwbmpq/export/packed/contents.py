@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from hwbmpq.costs.stored import SCALES as SCALE
 from hwbmpq.costs.stored import WEIGHTS, stored_weight
 from hwbmpq.export.packed.container import DTYPES
 from hwbmpq.export.packed.file import INPUTS, SCALES, PackedMetadata
+from hwbmpq.export.stored_weights import StoredWeight
 from hwbmpq.graph.stored import (
     BIASES,
     CLIPPING_BITS,
@@ -24,14 +25,13 @@ from hwbmpq.graph.stored import (
     own_state,
     weight_names,
 )
-from hwbmpq.quant import as_precision
+from hwbmpq.quant import as_precision, quantized_layers
 from hwbmpq.quant.prepare import Width, scale_count, shared_inputs
-from hwbmpq.values import CLIPPING, Layer
+from hwbmpq.quant.weights import is_parameter
+from hwbmpq.values import CLIPPING, OVERHEAD, Layer
 
 HEADER = "file header"
 LABELS = (WEIGHTS, SCALE, CLIPPING, BIASES, NORMS, OTHER, HEADER)
-OVERHEAD = (HEADER, "graph")
-"""Lines of a file's container: of packed and of ONNX files."""
 
 _HEADER_BYTES, _TENSOR_BYTES, _LAYER_BYTES = 450, 68, 140
 """Bytes of the file's header: for itself, for each tensor and for each layer, without their names."""
@@ -129,6 +129,30 @@ def account_for(
     return _account(predicted, actual)
 
 
+def stored_bytes(model: nn.Module, weights: Mapping[str, StoredWeight]) -> Counter[str]:
+    """What a quantized network takes on a device, by label: what a memory budget counts. ``weights`` are those stored."""
+    layers = dict(quantized_layers(model))
+    owners = {
+        id(layer.weight): name for name, layer in reversed(layers.items())
+    }  # a shared weight counts once
+    stored = [
+        stored_weight(
+            own.numel(),
+            layers[name].weight_bits,
+            scales=weights[name].scale.numel() if name in weights else 0,
+            float_bits=8 * own.element_size(),
+        )
+        for name in owners.values()
+        for own in [cast(Tensor, layers[name].weight)]
+    ]
+    inputs = {id(layer.input_quantizer) for layer in layers.values()}
+    found = _predict(
+        model, stored, {name: layer.weight_bits for name, layer in layers.items()}, (), len(inputs)
+    )
+    del found[HEADER]
+    return found
+
+
 def _account(predicted: Mapping[str, int], actual: Mapping[str, int] | None = None) -> SizeAccount:
     return SizeAccount(
         lines=tuple(
@@ -157,7 +181,7 @@ def _predict(
     rest = _rest(model, bits)
     for name, value in rest.items():
         found[label_of(model, name)] += value.numel() * value.element_size()
-    names = [*rest, *(join(name, "weight") for name in owners)]
+    names = [*rest, *(name if is_parameter(model, name) else join(name, "weight") for name in owners)]
     found[HEADER] = (
         _HEADER_BYTES
         + sum(len(name) + _TENSOR_BYTES for name in names)
@@ -168,7 +192,7 @@ def _predict(
 
 def _rest(model: nn.Module, layers: Iterable[str]) -> dict[str, Tensor]:
     """What is stored as it is: all but the layers' weights."""
-    weights = weight_names(model, map(model.get_submodule, layers))
+    weights = weight_names(model, layers)
     state = own_state(model)
     return {group[0]: state[group[0]] for group in names_by_tensor(state) if not weights & set(group)}
 

@@ -6,6 +6,7 @@ Schema ``hwbmpq/packed/v1``, JSON in the safetensors metadata, says what the ten
 tensor              content
 ==================  ====================================================================================
 ``LAYER.weight``    U8: the codes of the layer's weight (``bitpack``), if the layer ``is_packed``
+``LAYER``           the same for a layer that has the name of its parameter (``is_parameter``)
 ``hwbmpq:scales``   the scales of all packed weights, one after the other, in the order of the layers
 ``hwbmpq:inputs``   one row for each input quantizer: α, and the largest magnitude observed
 all others          entries of the network's state_dict, by their own names
@@ -33,7 +34,7 @@ from hwbmpq.export.packed.container import (
 )
 from hwbmpq.export.stored_weights import StoredWeight, canonical_codes
 from hwbmpq.quant import CALIBRATION_BATCHES
-from hwbmpq.values import is_width
+from hwbmpq.values import FLOAT_BITS, is_width
 
 SCHEMA: Final = "hwbmpq/packed/v1"
 SCALES, INPUTS = "hwbmpq:scales", "hwbmpq:inputs"
@@ -66,8 +67,10 @@ class PackedLayer(_Strict):
     """Of the weight."""
     weight_bits: int
     activation_bits: int
-    quantizer: int = Field(ge=0)
-    """Position in ``quantizers`` of the one that its input goes through."""
+    quantizer: int | None = Field(default=None, ge=0)
+    """Position in ``quantizers`` of the one that its input goes through; None if its input stays in float."""
+    is_parameter: bool = False
+    """Whether it has the name of a parameter, not of a module."""
     channel_axis: int | None = Field(default=None, ge=0)
     is_computed: bool = False
     """The packed weight is what the layer computes from its parameters, not the parameter."""
@@ -82,6 +85,10 @@ class PackedLayer(_Strict):
             raise ValueError(
                 f"layer {self.name!r}: {self.weight_bits} or {self.activation_bits} is not a width"
             )
+        if self.quantizer is None and (self.activation_bits != FLOAT_BITS or self.is_computed):
+            raise ValueError(f"layer {self.name!r}: without a quantizer its input stays in float")
+        if self.is_parameter and self.quantizer is not None:
+            raise ValueError(f"layer {self.name!r}: only a module rounds its input")
         if self.is_packed and self.weight_bits > 16:
             raise ValueError(f"layer {self.name!r}: weights of 32 bits are not packed")
         if self.is_computed and not self.is_packed:
@@ -93,6 +100,8 @@ class PackedLayer(_Strict):
     @property
     def weight(self) -> str:
         """The weight's name in the file and in the state_dict."""
+        if self.is_parameter:
+            return self.name
         return f"{self.name}.weight" if self.name else "weight"
 
     @property
@@ -131,7 +140,7 @@ class PackedMetadata(_Strict):
         names = [layer.name for layer in self.layers]
         if len(set(names)) < len(names):
             raise ValueError("two layers have the same name")
-        used = {layer.quantizer for layer in self.layers}
+        used = {layer.quantizer for layer in self.layers if layer.quantizer is not None}
         if used != set(range(len(self.quantizers))):
             raise ValueError(
                 f"the layers use the quantizers {sorted(used)[:8]}, there are {len(self.quantizers)}"

@@ -17,9 +17,10 @@ from hwbmpq.graph.stored import names_by_tensor, own_state, weight_names
 from hwbmpq.models import load_model
 from hwbmpq.models.bounded import bytes_to_build
 from hwbmpq.quant import assign, quantized_layers
-from hwbmpq.quant.layers import QuantizedLayer
+from hwbmpq.quant.layers import MadeClass
 from hwbmpq.quant.prepare import SharedInput, quantize_layers
 from hwbmpq.quant.quantizers import InputQuantizer
+from hwbmpq.quant.weights import QuantizedWeight, can_hold
 
 _SAFE_SOURCES = ("timm", "torchvision", "hwbmpq")
 """Kinds of specifications that run code of installed packages only."""
@@ -38,7 +39,10 @@ def restore(model: nn.Module, file: PackedFile) -> nn.Module:
     tensors = file.stored
     aliases = {name: tensors[first] for name, first in file.metadata.shared.items() if first in tensors}
     _take_types(model, file)
-    quantizers = quantize_layers(model, _inputs(file))
+    weight_only = {
+        layer.name: layer.channel_axis for layer in file.metadata.layers if layer.quantizer is None
+    }
+    quantizers = quantize_layers(model, _inputs(file), weights=weight_only)
     assign(model, {layer.name: (layer.weight_bits, layer.activation_bits) for layer in file.metadata.layers})
     _set_weights(model, file, weights)
     _set_quantizers(file, quantizers, points)
@@ -50,10 +54,9 @@ def restore(model: nn.Module, file: PackedFile) -> nn.Module:
 def _take_types(model: nn.Module, file: PackedFile) -> None:
     """A network that was saved in half or double precision is loaded in the same precision."""
     types = {name: value.dtype for name, value in file.stored.items()}
-    modules = dict(model.named_modules(remove_duplicate=False))
     for layer in file.metadata.layers:
         if layer.is_packed:
-            names = weight_names(model, [modules[layer.name]])
+            names = weight_names(model, [layer.name])
             types |= dict.fromkeys([layer.weight, *names], DTYPES[layer.dtype])
     for name, value in own_state(model).items():
         dtype = types[file.metadata.stored_name(name)]
@@ -64,7 +67,8 @@ def _take_types(model: nn.Module, file: PackedFile) -> None:
 def _inputs(file: PackedFile) -> list[SharedInput]:
     readers: list[dict[str, int | None]] = [{} for _ in file.metadata.quantizers]
     for layer in file.metadata.layers:
-        readers[layer.quantizer][layer.name] = layer.channel_axis
+        if layer.quantizer is not None:
+            readers[layer.quantizer][layer.name] = layer.channel_axis
     return [
         SharedInput(name=found.name, signed=found.signed, trainable=found.trainable, readers=names)
         for found, names in zip(file.metadata.quantizers, readers, strict=True)
@@ -77,6 +81,9 @@ def _set_weights(model: nn.Module, file: PackedFile, weights: Mapping[str, Store
         if not layer.is_packed:
             continue
         module, values = modules[layer.name], weights[layer.name].values().to(DTYPES[layer.dtype])
+        if isinstance(module, QuantizedWeight):
+            module.weight.copy_(values)
+            continue
         own = module._parameters.get("weight")
         if own is not None:
             own.copy_(values)
@@ -103,9 +110,9 @@ def check_fit(model: nn.Module, file: PackedFile) -> None:
     """An error unless the network, which may be on the meta device, is the one that was saved."""
     modules = dict(model.named_modules(remove_duplicate=False))
     for layer in file.metadata.layers:
-        _check_layer(modules.get(layer.name), layer, file)
-    computed = [modules[layer.name] for layer in file.metadata.layers if layer.is_computed]
-    made = weight_names(model, computed)
+        path = layer.name.rpartition(".")[0] if layer.is_parameter else layer.name
+        _check_layer(modules.get(path), layer, file)
+    made = weight_names(model, [layer.name for layer in file.metadata.layers if layer.is_computed])
     state = {name: value for name, value in own_state(model).items() if name not in made}
     _check_names(state, file)
     _check_tensors(state, file)
@@ -114,12 +121,15 @@ def check_fit(model: nn.Module, file: PackedFile) -> None:
 
 def _check_layer(module: nn.Module | None, layer: PackedLayer, file: PackedFile) -> None:
     where = f"{file.path}: layer {short(layer.name)}"
-    if isinstance(module, QuantizedLayer):
+    if isinstance(module, MadeClass):
         raise PackedFileError(f"{where}: the network is quantized already", hint="give it in float")
-    if not isinstance(module, WEIGHTED_MODULES):
+    if module is None or (layer.quantizer is not None and not isinstance(module, WEIGHTED_MODULES)):
         what = "has no such layer" if module is None else f"has a {type(module).__name__} there"
         raise PackedFileError(f"{where}: the network {what}", hint=_ANOTHER)
-    weight: Tensor = module.weight
+    entry = layer.weight.rpartition(".")[2]
+    weight = module._parameters.get(entry) if layer.quantizer is None else module.weight
+    if not isinstance(weight, Tensor) or not can_hold(module):
+        raise PackedFileError(f"{where}: the network has no such parameter", hint=_ANOTHER)
     if tuple(weight.shape) != layer.shape:
         raise PackedFileError(
             f"{where} has a weight of shape {layer.shape}, the network's has {tuple(weight.shape)}",

@@ -27,10 +27,14 @@ from hwbmpq.export.stored_weights import StoredWeight, stored_weights
 from hwbmpq.graph.stored import join, names_by_tensor, own_state, weight_names
 from hwbmpq.inputs import Inputs
 from hwbmpq.quant import quantized_layers
-from hwbmpq.quant.layers import FROZEN, QuantizedLayer, weight_entries
+from hwbmpq.quant.layers import FROZEN, QuantizedLayer
+from hwbmpq.quant.prepare import input_quantizers
 from hwbmpq.quant.quantizers import InputQuantizer
+from hwbmpq.quant.weights import QuantizedWeight, is_parameter
 from hwbmpq.search.watch import warn_if_undecided
 from hwbmpq.values import FLOAT_BITS
+
+Layers = Mapping[str, QuantizedLayer | QuantizedWeight]
 
 FILE_NAME = "model.safetensors"
 """In a run directory."""
@@ -59,15 +63,15 @@ def _content(
     weights = stored_weights(model, example_input)
     state = own_state(model)
     packed = _packable(model, layers, weights, state)
-    rest, shared = _stored_once(model, layers, weights, packed, state)
-    quantizers = list(dict.fromkeys(layer.input_quantizer for layer in layers.values()))
+    rest, shared = _stored_once(model, weights, packed, state)
+    quantizers = input_quantizers(layers.values())
     metadata = PackedMetadata(
         schema=SCHEMA,
         hwbmpq=hwbmpq.__version__,
         origin=_checked_origin(origin),
         channels_last=is_channels_last(model),
         layers=tuple(
-            _describe(layer, weights.get(name), quantizers, is_packed=name in packed)
+            _describe(model, layer, weights.get(name), quantizers, is_packed=name in packed)
             for name, layer in layers.items()
         ),
         quantizers=tuple(map(_describe_quantizer, quantizers)),
@@ -88,7 +92,7 @@ def _packed_tensors(metadata: PackedMetadata, weights: Mapping[str, StoredWeight
     return tensors
 
 
-def _layers_of(model: nn.Module) -> dict[str, QuantizedLayer]:
+def _layers_of(model: nn.Module) -> Layers:
     layers = dict(quantized_layers(model))
     if not layers:
         raise HwbmpqError(
@@ -96,7 +100,9 @@ def _layers_of(model: nn.Module) -> dict[str, QuantizedLayer]:
         )
     modules = dict(model.named_modules(remove_duplicate=False))
     for name, layer in layers.items():
-        if modules.get(name) is not layer:
+        holder = layer.owner if isinstance(layer, QuantizedWeight) else layer
+        path = name.rpartition(".")[0] if isinstance(layer, QuantizedWeight) and name not in modules else name
+        if modules.get(path) is not holder:
             raise HwbmpqError(
                 f"layer '{name}' is not at this place in the network",
                 hint="save the network that was prepared, not one that wraps it (model.module, model._orig_mod)",
@@ -120,39 +126,44 @@ def _checked_origin(origin: Mapping[str, Any]) -> Origin:
 
 def _packable(
     model: nn.Module,
-    layers: Mapping[str, QuantizedLayer],
+    layers: Layers,
     weights: Mapping[str, StoredWeight],
     state: dict[str, Tensor],
 ) -> set[str]:
     """Layers whose weight can be rebuilt from codes: its tensor is not needed in float, or at another width."""
-    modules = dict(model.named_modules(remove_duplicate=False))
     groups = {name: group for group in names_by_tensor(state) for name in group}
+    layer_of = {entry: layer for layer in weights for entry in weight_names(model, [layer])}
 
     def use_of(name: str) -> object:
         """What a tensor is needed for; equal for uses that one set of codes serves."""
-        module = modules[name.rpartition(".")[0]]
-        weight = weights.get(module.layer_name) if isinstance(module, QuantizedLayer) else None
-        if weight is None:
+        layer = layer_of.get(name)
+        if layer is None:
             return name
-        return module if weight.is_computed else (weight.bits, weight.channel_axis)
+        weight = weights[layer]
+        return layer if weight.is_computed else (weight.bits, weight.channel_axis)
 
-    def is_packable(name: str, layer: QuantizedLayer) -> bool:
-        own = [join(name, entry) for entry in weight_entries(layer)]
-        return FROZEN in layer._buffers or all(len(set(map(use_of, groups[entry]))) == 1 for entry in own)
+    def is_packable(name: str) -> bool:
+        own = weight_names(model, [name])
+        return FROZEN in layers[name]._buffers or all(
+            len(set(map(use_of, groups[entry]))) == 1 for entry in own
+        )
 
-    return {name for name in weights if is_packable(name, layers[name])}
+    return {name for name in weights if is_packable(name)}
 
 
 def _stored_once(
     model: nn.Module,
-    layers: Mapping[str, QuantizedLayer],
     weights: Mapping[str, StoredWeight],
     packed: set[str],
     state: dict[str, Tensor],
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors to be stored as they are, and the further names of all that is stored."""
-    left_out = weight_names(model, [layers[name] for name in packed if weights[name].is_computed])
-    codes = {join(name, "weight") for name in packed if not weights[name].is_computed}
+    left_out = weight_names(model, [name for name in packed if weights[name].is_computed])
+    codes = {
+        name if is_parameter(model, name) else join(name, "weight")
+        for name in packed
+        if not weights[name].is_computed
+    }
     rest: dict[str, Tensor] = {}
     shared: dict[str, str] = {}
     kept = {name: value for name, value in state.items() if name not in left_out}
@@ -165,7 +176,12 @@ def _stored_once(
 
 
 def _describe(
-    layer: QuantizedLayer, weight: StoredWeight | None, quantizers: list[InputQuantizer], *, is_packed: bool
+    model: nn.Module,
+    layer: QuantizedLayer | QuantizedWeight,
+    weight: StoredWeight | None,
+    quantizers: list[InputQuantizer],
+    *,
+    is_packed: bool,
 ) -> PackedLayer:
     own: Tensor = layer.weight  # type: ignore[assignment]
     if weight is not None and weight.codes.shape != own.shape:
@@ -179,7 +195,8 @@ def _describe(
         shape=tuple(own.shape),
         weight_bits=layer.weight_bits,
         activation_bits=layer.activation_bits,
-        quantizer=quantizers.index(layer.input_quantizer),
+        quantizer=quantizers.index(layer.input_quantizer) if isinstance(layer, QuantizedLayer) else None,
+        is_parameter=is_parameter(model, layer.layer_name),
         channel_axis=layer.channel_axis,
         is_computed=is_packed and weight is not None and weight.is_computed,
         is_packed=is_packed,
@@ -206,5 +223,7 @@ def _float_type(values: Tensor) -> FloatType:
 
 def _clipping_points(quantizers: Iterable[InputQuantizer]) -> Tensor:
     rows = [torch.stack([quantizer.alpha.detach(), quantizer.observed]) for quantizer in quantizers]
+    if not rows:
+        return torch.empty(0, 2)
     dtype = torch.float64 if any(row.dtype == torch.float64 for row in rows) else torch.float32
     return torch.stack([row.to(dtype).cpu() for row in rows])

@@ -3,7 +3,7 @@
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from hwbmpq.inputs import ModelInputs
 from hwbmpq.quant import assign, quantized_layers
 from hwbmpq.quant.functional import TERNARY_BITS, largest_code
 from hwbmpq.quant.layers import QuantizedLayer, eval_mode, float_weights
+from hwbmpq.quant.weights import QuantizedWeight
 from hwbmpq.training.ptq.calibration import Batches, CapturedInput, InputCapture, inputs_of
 from hwbmpq.values import FLOAT_BITS
 
@@ -126,13 +127,14 @@ def round_weights(
     quantized by then. The weights still to be rounded compensate for those that are (GPTQ), the bias for the rest
     of the mean error. Without ``batches``, and in transposed convolutions, weights are rounded to nearest.
 
-    Left alone are weights at 32 bits, in half precision or shared, and those of layers that multiply with
-    something other than their parameter. ``on_layer`` is called with the number of layers done and their total.
+    Weights of weight-only layers (LSTM, attention, embedding …) are rounded to nearest too. Left alone are weights at
+    32 bits, in half precision or shared, and those of layers that multiply with something other than their parameter. ``on_layer`` is called with the number of layers done and their total.
     """
     layers = _roundable(model)
     seen: list[QuantizedLayer] = []
     if batches is not None:
-        seen = _round_with_data(model, layers, inputs_of(model, batches), on_layer)
+        multiplies = [layer for layer in layers if isinstance(layer, QuantizedLayer)]
+        seen = _round_with_data(model, multiplies, inputs_of(model, batches), on_layer)
     for layer in layers:
         if layer not in seen and not layer.may_compute_weight:
             _round_to_nearest(layer)
@@ -147,7 +149,7 @@ def _round_with_data(
     """Round the layers that run on the images; returns them."""
     reference = copy.deepcopy(model).eval()
     assign(reference, {name: FLOAT_BITS for name, _ in quantized_layers(model)})
-    twins = dict(quantized_layers(reference))
+    twins: dict[str, Any] = dict(quantized_layers(reference))
     with eval_mode(model):
         calls = _calls_by_layer(model, layers, inputs[0].part(slice(1)))
         # One layer per pass: with two at once, the second would not see the effect of rounding the first.
@@ -166,13 +168,15 @@ def _round_with_data(
     return list(calls)
 
 
-def _roundable(model: nn.Module) -> list[QuantizedLayer]:
+def _roundable(model: nn.Module) -> list[QuantizedLayer | QuantizedWeight]:
     owners = Counter(
         id(p) for module in model.modules() for p in module._parameters.values() if p is not None
     )
     found = []
     for _, layer in quantized_layers(model):
-        weight = layer._parameters.get("weight")  # none if it is computed by a parametrization
+        is_held = isinstance(layer, QuantizedWeight)
+        # None if it is computed by a parametrization.
+        weight = layer.weight if is_held else layer._parameters.get("weight")
         if weight is None or owners[id(weight)] > 1 or weight.dtype not in _DTYPES:
             continue
         if layer.weight_bits != FLOAT_BITS:
@@ -180,7 +184,7 @@ def _roundable(model: nn.Module) -> list[QuantizedLayer]:
     return found
 
 
-def _round_to_nearest(layer: QuantizedLayer) -> None:
+def _round_to_nearest(layer: QuantizedLayer | QuantizedWeight) -> None:
     weight = cast(Tensor, layer.weight)
     axis = layer.channel_axis
     rows = weight.reshape(1, -1) if axis is None else weight.movedim(axis, 0).flatten(1)
