@@ -243,7 +243,7 @@ def _verdicts(plan: "Plan") -> list[str]:
         f"{_proof(plan)}; the objective is a share of its range, from every layer at its worst to its best width"
     ]
     memory = plan.costs.get("memory")
-    if memory is not None and memory.float_total:
+    if memory is not None and memory.float_total and memory.total:
         lines.append(f"memory is {memory.float_total / memory.total:.1f} times smaller than in float")
     best = plan.best_uniform
     if len(plan.alternatives) < 2 or not plan.is_optimized:
