@@ -230,7 +230,8 @@ def run_new(args: argparse.Namespace) -> None:
         text = hwbmpq.hardware.new_profile(name, _ask() if args.interactive else None)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        with hwbmpq.io.atomic_write(path) as file:
+            file.write(text.encode())
     except OSError as error:
         raise HwbmpqError(f"cannot write {path}: {error.strerror or error}") from None
     todo = "Look it over" if args.interactive else "Replace every FILL_IN"

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from hwbmpq.graph import LayerGraph
 
 _NARROWEST_NAME = 12
-_NEARLY_ALL = 0.995
 _SMALLEST_SHOWN = 0.005
 
 
@@ -96,13 +95,21 @@ def _additive_table(
     columns = [column for label in labels for column in (f">{label}", *([""] if bars else []))]
     view = plain_table(f"{table.name} in {unit}, by weight width", "layer", *columns)
     for name, short in names.items():
-        by_width = {precision.weight_bits: value for precision, value in table[name].items()}
-        view.add_row(Text(short), *cells(by_width))
+        costed = table.rows[0].costs.get(name, {})
+        by_width = {precision.weight_bits: value for precision, value in costed.items()}
+        view.add_row(Text(short), *cells(by_width, missing="·" if costed else "no figure"))
     if hidden:
         view.add_row(Text(f"… {hidden} smaller (--all)", style="dim"))
     view.add_section()
+    constant = table.rows[0].constant
+    if constant:
+        beside = "stored beside" if table.unit == "bit" else "between layers"
+        view.add_row(beside, *cells(dict.fromkeys(widths, constant), bars_to=math.inf))
     totals = {width: costs.total(table.name, width) for width in widths if width in costs.widths}
-    view.add_row("all layers", *cells(totals, missing="", bars_to=math.inf), style="bold")
+    label, style = ("the network" if constant else "all layers"), "bold"
+    if table.is_lower_bound:
+        label, style = "at least", "bold red"
+    view.add_row(label, *cells(totals, missing="", bars_to=math.inf), style=style)
     return view
 
 
@@ -125,10 +132,14 @@ def _print_remarks(console: Console, costs: "NetworkCosts", table: "CostTable") 
     if table.model and table.model != table.name:
         console.print(f"[dim]by the cost model {escape(table.model)}[/]")
     flat = [f"these widths do not change the {table.name}"] if table.is_flat else []
-    print_remarks(console, [*flat, *table.notes])
+    left_out = [table.leaves_out] if table.leaves_out else []
+    print_remarks(console, [*flat, *left_out, *table.notes])
+    for line in bound_lines(table):
+        console.print(line)
     if table.capacity is not None:
         too_large = [costs.label(w) for w in costs.widths if costs.total(table.name, w) > table.capacity.bits]
-        verdict = f"[red]does not at {', '.join(too_large)}[/]" if too_large else "does at every width"
+        fits = "not shown to" if table.is_lower_bound else "does at every width"
+        verdict = f"[red]does not at {', '.join(too_large)}[/]" if too_large else fits
         size = amount(table.capacity.bits, "bit")
         if _is_shared(costs, table.capacity.level):
             verdict += ", by itself: weights and activations share it"
@@ -136,12 +147,23 @@ def _print_remarks(console: Console, costs: "NetworkCosts", table: "CostTable") 
     if table.name in costs.profile.budgets:
         budget = hwbmpq.costs.parse_budget(table.name, str(costs.profile.budgets[table.name]))
         over = [costs.label(w) for w in costs.widths if costs.total(table.name, w) > costs.limit(budget)]
-        verdict = f"[red]not met at {', '.join(over)}[/]" if over else "met at every width"
+        met = "[red]not shown to be met[/]" if table.is_lower_bound else "met at every width"
+        verdict = f"[red]not met at {', '.join(over)}[/]" if over else met
         limit = amount(costs.limit(budget), table.unit)
         console.print(f"default budget {costs.profile.budgets[table.name]} ({limit}): {verdict}")
     if table.doubtful_figures:
         print_remarks(console, [f"rests on {_doubts(costs, table.doubtful_figures)}"])
     console.print()
+
+
+def bound_lines(table: "CostTable") -> list[str]:
+    """That a cost is a lower bound, and why."""
+    if not table.is_lower_bound:
+        return []
+    return [
+        f"[red]{escape(table.name)} is at least that: {escape(table.no_figure)}[/]",
+        f"[dim]{escape(table.uncosted[0].why)}[/]",
+    ]
 
 
 def _doubts(costs: "NetworkCosts", figures: Sequence["FigureUse"]) -> str:
@@ -156,9 +178,6 @@ def _is_shared(costs: "NetworkCosts", level: str) -> bool:
 def _remarks_on_network(costs: "NetworkCosts") -> list[str]:
     """What holds whatever the cost."""
     remarks = []
-    if costs.covered_macs < _NEARLY_ALL:
-        share = f"{costs.covered_macs:.1%}"
-        remarks.append(f"its layers have {share} of the MACs; products of activations are in no cost")
     if len(costs.widths) == 1:
         remarks.append(f"one width to choose from, {costs.label(costs.widths[0])}: nothing to allocate")
     return remarks
@@ -226,4 +245,8 @@ def _comparison_cells(costs: "NetworkCosts", name: str, width: int, label: str) 
     value, base = costs.total(name, width), costs.total(name, widest)
     gain = base / value if value else 1.0
     text = "" if width == widest else f"{gain:.2f}x"
-    return Text(amount(value, costs.tables[name].unit)), Text(text, style="green" if gain > 1.005 else "dim")
+    shown, is_bound = amount(value, costs.tables[name].unit), costs.tables[name].is_lower_bound
+    return (
+        Text(f"≥ {shown}" if is_bound else shown, style="red" if is_bound else ""),
+        Text("" if is_bound else text, style="green" if gain > 1.005 else "dim"),
+    )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from hwbmpq.cli.console import Console
 from hwbmpq.cli.render.tables import counted, in_bytes, plain_table
 from hwbmpq.units import amount
+from hwbmpq.values import OVERHEAD
 
 if TYPE_CHECKING:
     from hwbmpq.export import Agreement, SizeAccount, Timing
@@ -17,11 +18,17 @@ _WIDE = 96
 
 
 def print_size(console: Console, account: "SizeAccount") -> None:
-    """The bytes of a file line by line, next to what was predicted."""
-    table = plain_table("Size", "", ">predicted", ">in the file", ">difference")
+    """The bytes of a file line by line, next to what was predicted; what the device stores apart from the file's own."""
+    device = account.on_device
+    table = plain_table("What is on the device", "", ">predicted", ">in the file", ">difference")
+    overhead = [line for line in account.lines if line.label in OVERHEAD]
     for line in account.lines:
-        if line.predicted_bytes or line.actual_bytes:
+        if line not in overhead and (line.predicted_bytes or line.actual_bytes):
             table.add_row(line.label, *_cells(line.predicted_bytes, line.actual_bytes or 0))
+    table.add_section()
+    table.add_row(device.label, *_cells(device.predicted_bytes, device.actual_bytes or 0), style="bold")
+    for line in overhead:
+        table.add_row(line.label, *_cells(line.predicted_bytes, line.actual_bytes or 0))
     table.add_section()
     table.add_row("file", *_cells(account.predicted_bytes, account.actual_bytes or 0), style="bold")
     console.print(table)

@@ -24,7 +24,7 @@ from hwbmpq.units import amount, budget_text
 
 if TYPE_CHECKING:
     from hwbmpq.allocate import InfeasibleBudget
-    from hwbmpq.report import LayerReport, Plan
+    from hwbmpq.report import CostReport, LayerReport, Plan
     from hwbmpq.search.space import SearchSpace
 
 _WIDE = 110
@@ -50,10 +50,13 @@ def print_plan(
     console.print(_strip(plan))
     console.print()
     console.print(_cost_table(plan, console.width))
-    for line in [*_verdicts(plan), *_prices(plan)]:
+    for line in [*_bounds(plan), *_storage(plan), *_verdicts(plan), *_prices(plan)]:
         console.print(line)
     console.print()
-    print_remarks(console, [*remarks, *plan.remarks, *plan.sensitivity.remarks, *_capacity_remarks(plan)])
+    print_remarks(
+        console,
+        [*remarks, *plan.remarks, *plan.sensitivity.remarks, *_capacity_remarks(plan), *_omissions(plan)],
+    )
     for name, reason in plan.missing.items():
         console.print(f"[yellow]no {escape(name)}:[/] {escape(reason)}")
 
@@ -62,7 +65,7 @@ def _layer_table(console: Console, plan: "Plan", shown: "Sequence[LayerReport]",
     is_wide, is_narrow = console.width >= _WIDE, console.width < _NARROW
     budgeted = [name for name, cost in plan.costs.items() if cost.budget is not None]
     others = [name for name in plan.costs if name not in budgeted] if is_wide else []
-    additive = [name for name in [*budgeted, *others] if name in plan.layers[0].costs]
+    additive = [name for name in [*budgeted, *others] if any(name in layer.costs for layer in plan.layers)]
     costs = additive[: 4 if is_wide else 1 if is_narrow else 2]
     explains = plan.explanation is not None and not is_narrow
     bars = _log_bars(plan.layers)
@@ -82,8 +85,10 @@ def _layer_table(console: Console, plan: "Plan", shown: "Sequence[LayerReport]",
     return table
 
 
-def _layer_cost(plan: "Plan", name: str, layer: "LayerReport") -> str:
-    return amount(layer.costs[name], plan.costs[name].unit)
+def _layer_cost(plan: "Plan", name: str, layer: "LayerReport") -> Text:
+    if name not in layer.costs:
+        return Text("no figure", style="red")
+    return Text(amount(layer.costs[name], plan.costs[name].unit))
 
 
 def _log_bars(layers: "Sequence[LayerReport]") -> dict[str, str]:
@@ -166,21 +171,28 @@ def _cost_table(plan: "Plan", width: int) -> Table:
     for cost in costs:
         table.add_column(cost.name, justify="right", overflow="fold")
     table.add_column("objective", justify="right", no_wrap=True)
-    units = [cost.unit for cost in costs]
 
     def add(label: str, numbers: Sequence[float | None], objective: float | None, style: str = "") -> None:
         cells = [
-            "" if n is None or not math.isfinite(n) else amount(n, u)
-            for n, u in zip(numbers, units, strict=True)
+            "" if number is None or not math.isfinite(number) else amount(number, cost.unit)
+            for number, cost in zip(numbers, costs, strict=True)
         ]
         share = "" if objective is None else f"{plan.share_of_range(objective):.1%}"
+        if objective is not None:
+            cells = [f"≥ {cell}" if c.is_lower_bound else cell for cell, c in zip(cells, costs, strict=True)]
         table.add_row(label, *cells, share, style=style)
 
     over = any(cost.budget is not None and cost.total > cost.budget for cost in plan.costs.values())
-    label = "this plan, over budget" if over else "this plan"
-    add(label, [cost.total for cost in costs], plan.allocation.objective, "bold red" if over else "bold")
+    totals = [Text(amount_of(cost), style="red" if cost.is_lower_bound else "") for cost in costs]
+    table.add_row(
+        "this plan, over budget" if over else "this plan",
+        *totals,
+        f"{plan.share_of_range(plan.allocation.objective):.1%}",
+        style="bold red" if over else "bold",
+    )
     add("budget", [cost.budget for cost in costs], None)
-    add("left", [None if c.budget is None else c.budget - c.total for c in costs], None)
+    left = [None if c.budget is None or c.is_lower_bound else c.budget - c.total for c in costs]
+    add("left", left, None)
     table.add_section()
     for alternative in plan.alternatives:
         label = f"all {alternative.label}" + ("" if alternative.fits else ", over budget")
@@ -193,6 +205,36 @@ def _cost_table(plan: "Plan", width: int) -> Table:
     if any(cost.float_total is not None for cost in costs):
         add("float", [cost.float_total for cost in costs], None)
     return table
+
+
+def amount_of(cost: "CostReport") -> str:
+    """``at least 48.67 us`` where something has no figure."""
+    total = amount(cost.total, cost.unit)
+    return f"at least {total}" if cost.is_lower_bound else total
+
+
+def _bounds(plan: "Plan") -> list[str]:
+    """Costs of which only a part is known, and those that rest on estimates."""
+    lines = []
+    for name, cost in plan.costs.items():
+        if cost.is_lower_bound:
+            what = (
+                "the budget is not shown to hold" if cost.holds is None and cost.budget else "at least that"
+            )
+            why = escape(cost.no_figure)
+            lines.append(f"[red]{escape(name)}: {what}: {why}[/]")
+            lines.append(f"[dim]{escape(cost.uncosted[0].why)}[/]")
+        if cost.estimated_share > 0:
+            names = escape(and_more(list(cost.estimated), 2))
+            share = f"{cost.estimated_share:.0%}"
+            lines.append(f"{share} of {escape(name)} rests on layers that were not measured: {names}")
+    return lines
+
+
+def _storage(plan: "Plan") -> list[str]:
+    """What memory is made of."""
+    parts = [f"{label} {amount(size, 'bit')}" for label, size in plan.stored.items()]
+    return [f"[dim]stored: {escape(', '.join(parts))}[/]"] if parts else []
 
 
 def _verdicts(plan: "Plan") -> list[str]:
@@ -273,6 +315,11 @@ def _capacity_remarks(plan: "Plan") -> list[str]:
     return list(remarks.values())
 
 
+def _omissions(plan: "Plan") -> list[str]:
+    """What costs leave out by their definition."""
+    return list(dict.fromkeys(cost.leaves_out for cost in plan.costs.values() if cost.leaves_out))
+
+
 def explained_infeasible(
     error: "InfeasibleBudget", space: "SearchSpace", *, as_json: bool = False
 ) -> HwbmpqError:
@@ -308,7 +355,7 @@ def _print_infeasible(console: Console, error: "InfeasibleBudget", units: Mappin
     table = plain_table("The budgets cannot be met", *columns)
     for report in error.reports:
         unit = units.get(report.cost, "")
-        held = sum(report.fixed.values())
+        held = sum(report.fixed.values()) + report.constant
         table.add_row(
             report.cost,
             Text(amount(report.budget, unit), style="" if report.is_reachable else "red"),

@@ -32,6 +32,7 @@ def print_report(console: Console, report: "RunReport", *, all_rows: bool = Fals
         console.print()
     _print_epochs(console, report)
     _print_moves(console, report, all_rows=all_rows)
+    _print_storage(console, report)
     _print_coverage(console, report)
     _print_figures(console, report)
     _print_origin(console, report)
@@ -78,6 +79,16 @@ def _print_moves(console: Console, report: "RunReport", *, all_rows: bool) -> No
     if len(shown) < len(report.moves):
         console.print(f"  {len(report.moves) - len(shown)} earlier moves are not shown; --all lists them")
     console.print()
+
+
+def _print_storage(console: Console, report: "RunReport") -> None:
+    if not report.storage:
+        return
+    table = plain_table("What is on the device", "", ">planned", ">in the file")
+    for line in report.storage:
+        cells = ("" if size is None else in_bytes(size) for size in (line.planned_bytes, line.actual_bytes))
+        table.add_row(line.label, *cells, style="bold" if line.is_total else "")
+    console.print(table)
 
 
 def _print_coverage(console: Console, report: "RunReport") -> None:
@@ -135,8 +146,8 @@ def print_comparison(console: Console, reports: "Sequence[RunReport]") -> None:
 def _cell(headline: "Headline | None") -> Text:
     if headline is None:
         return Text("·", style="dim")
-    style = {True: "green", False: "red", None: ""}[headline.is_met]
-    return Text(headline.text(headline.value), style=style)
+    style = "red" if headline.is_lower_bound else {True: "green", False: "red", None: ""}[headline.is_met]
+    return Text(headline.shown, style=style)
 
 
 def print_run(
@@ -153,19 +164,20 @@ def print_run(
 
 
 def _size_line(size: "SizeAccount") -> str:
-    weights = next(line for line in size.lines if line.label == "packed weights")
-    if not weights.actual_bytes:
-        return f"model.safetensors: {in_bytes(size.actual_bytes or 0)}, all in float; hwbmpq.load reads it"
+    device = size.on_device
+    actual, total = device.actual_bytes or 0, size.actual_bytes or 0
+    predicted = device.predicted_bytes
+    compared = "as planned" if actual == predicted else f"{in_bytes(predicted)} predicted"
     return (
-        f"model.safetensors: {in_bytes(size.actual_bytes or 0)}, of which weights {in_bytes(weights.actual_bytes or 0)} "
-        f"(predicted {in_bytes(size.predicted_bytes)}); hwbmpq.load reads it"
+        f"model.safetensors: {in_bytes(total)}: {in_bytes(actual)} that the device stores ({compared}) and "
+        f"{in_bytes(total - actual)} of file header; hwbmpq.load reads it"
     )
 
 
 def accuracy_lines(result: "Compression", settings: "RunSettings") -> list[str]:
     found, progress = result.evaluation, result.progress
     metric = result.metric
-    images = counted(found.images, "image")
+    images = counted(found.images, result.samples.removesuffix("s"))
     line = f"[bold]test {escape(metric.name)} {metric.text(found.value)}[/] on {images}"
     if progress.float_accuracy is not None:
         in_float, change = progress.float_accuracy, found.value - progress.float_accuracy

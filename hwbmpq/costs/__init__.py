@@ -29,5 +29,6 @@ if _TYPE_CHECKING:
     from hwbmpq.costs.table import CostRow as CostRow
     from hwbmpq.costs.table import CostTable as CostTable
     from hwbmpq.costs.table import FigureUse as FigureUse
+    from hwbmpq.costs.table import Uncosted as Uncosted
 
 __getattr__, __dir__, __all__ = _lazy_names(__name__)

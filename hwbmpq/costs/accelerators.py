@@ -21,7 +21,11 @@ class Gap8(CyclesLatency):
     )
 
     def cycles(self, figures: FigureLog) -> LayerCost:
-        return lambda layer, pair: gap8_cycles(layer)  # the same at every width
+        def cost(layer: Layer, pair: WidthPair) -> Number:
+            _integers_only(layer, pair, "gap8", widest=8)
+            return gap8_cycles(layer)  # the same at every width
+
+        return cost
 
     def notes(self, profile: HardwareProfile) -> tuple[str, ...]:
         return (

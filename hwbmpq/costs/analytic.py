@@ -30,6 +30,8 @@ class BitOperations(LayerwiseCost):
     """Bit operations, MACs times both widths: a proxy, not the time or energy of a real device."""
 
     unit: ClassVar[str] = "bit-op"
+    counts_work: ClassVar[bool] = True
+    is_proxy: ClassVar[bool] = True
     formula: ClassVar[str] = "MACs * weight_bits * activation_bits"
 
     def per_layer(self, figures: FigureLog) -> LayerCost:
@@ -42,7 +44,7 @@ class BitOperations(LayerwiseCost):
 class _MemoryTraffic(LayerwiseCost):
     """Counts what moves between the compute units and the memories that store weights and activations."""
 
-    is_per_call: ClassVar[bool] = True
+    counts_work: ClassVar[bool] = True
 
     weights_in: str | None = None
     """The memory that stores the weights (default: the last that holds them)."""
@@ -59,6 +61,7 @@ class ThroughputTable(LayerwiseCost):
     """Milliseconds from the MACs per cycle that the profile lists per operation and widths."""
 
     unit: ClassVar[str] = "ms"
+    counts_work: ClassVar[bool] = True
     formula: ClassVar[str] = "MACs / (efficiency * units * macs_per_cycle(op, w, a) * clock), or / macs_per_s"
     needs: ClassVar[tuple[str, ...]] = ("clock.core_hz (for macs_per_cycle)", "compute.table")
 
@@ -262,6 +265,7 @@ class EnergyPerOperation(LayerwiseCost):
     """Microjoules from a device's energy per operation, whatever the widths."""
 
     unit: ClassVar[str] = "uJ"
+    counts_work: ClassVar[bool] = True
     formula: ClassVar[str] = "ops_per_mac * MACs * energy_pj_per_op"
     needs: ClassVar[tuple[str, ...]] = ("power.energy_pj_per_op",)
     ops_per_mac: float = Field(OPERATIONS_PER_MAC, gt=0)

@@ -12,6 +12,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
+from hwbmpq.costs.outside import PRODUCTS
 from hwbmpq.costs.table import Candidates, candidates_of
 from hwbmpq.hardware.lookup_table import LookupTable, Overhead, Overheads
 from hwbmpq.hardware.schema import WidthPair
@@ -44,7 +45,6 @@ _COUNTED_AS = {
 COUNTED_AS = {kind: op for op, kinds in _COUNTED_AS.items() for kind in kinds.split()}
 PASSES_INTEGERS = FREE | NORMS | CLIPS | frozenset({"maxpool2d"})
 """What stays in integers between two layers that do."""
-_PRODUCTS = frozenset("matmul bmm baddbmm einsum scaleddotproductattention multiheadattention".split())
 _OTHERWISE = "add"
 
 
@@ -75,6 +75,11 @@ class BetweenLayers:
     def is_known(self) -> bool:
         """Whether the operations are known, not only the layers."""
         return hasattr(self.network, "operations")
+
+    @property
+    def knows_products(self) -> bool:
+        """Whether products of activations have a price of their own."""
+        return "product" in self._prices
 
     @cached_property
     def _prices(self) -> dict[str, Overhead]:
@@ -115,7 +120,7 @@ class BetweenLayers:
         graph = self.network.operations
         node = graph.nodes[name]
         is_data = bool(list(graph.predecessors(name))) and node["shape"]
-        if node["layer"] or not is_data or kind in FREE | _PRODUCTS:
+        if node["layer"] or not is_data or kind in FREE | PRODUCTS:
             return False
         # A layer's kernel takes in the norm and the clip that follow it.
         taken_in = {**dict.fromkeys(CLIPS, FREE | NORMS), **dict.fromkeys(NORMS, FREE)}

@@ -26,8 +26,10 @@ def checked_table(name: str, table: object, choices: Mapping[str, Sequence[Preci
 def _problem(table: CostTable, choices: Mapping[str, Sequence[Precision]]) -> str:
     if not table.rows:
         return "a table without rows"
+    without_figure = {entry.name for entry in table.uncosted}
     for row in table.rows:
-        lacking = [layer for layer in choices if layer not in row.costs] if table.is_additive else []
+        costed = row.costs.keys() | without_figure
+        lacking = [layer for layer in choices if layer not in costed] if table.is_additive else []
         if lacking:
             return f"a table without layer {lacking[0]!r}"
         for layer, by_precision in row.costs.items():

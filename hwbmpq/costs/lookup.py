@@ -1,21 +1,15 @@
 """Costs looked up in a table of measurements."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from hwbmpq.costs.between_layers import BetweenLayers
 from hwbmpq.costs.geometry import calls_of, positions, repeats
 from hwbmpq.costs.interpolate import Interpolator, shape_of
-from hwbmpq.costs.model import (
-    MS_PER_SECOND,
-    CostOptions,
-    FigureLog,
-    cost_layers,
-    over_calls,
-    register,
-    sourced_use,
-)
+from hwbmpq.costs.model import MS_PER_SECOND, CostOptions, FigureLog, register, sourced_use
+from hwbmpq.costs.per_layer import cost_layers, over_calls, with_work_outside
 from hwbmpq.costs.table import Candidates, CostTable, Layers, Number
 from hwbmpq.errors import UnsupportedLayerError
 from hwbmpq.hardware.lookup_table import KeyValue, LookupTable, TableEntry
@@ -41,9 +35,10 @@ class _Found:
 class LookupTableCost(CostOptions):
     """Milliseconds (or microjoules) for one input, measured layer by layer in a table that the profile names.
 
-    A layer that is not in the table is an error, takes the value of its nearest neighbour, or that value
+    A layer that is not in the table has no figure (``error``), takes the value of its nearest neighbour, or that value
     scaled by MACs; the neighbour has the same operation, kernel, groups and widths. ``interpolated``: from several
-    of the same operation and widths. A pair whose weights are unpacked (``compute``) is timed as what it is
+    of the same operation and widths, which is also what happens without such a neighbour. If no entry has the operation,
+    the one of the same widths with the nearest number of MACs is scaled. A pair whose weights are unpacked (``compute``) is timed as what it is
     unpacked to if it has no entry of its own. A table with ``overheads`` adds what is between the layers.
     """
 
@@ -60,6 +55,7 @@ class LookupTableCost(CostOptions):
     """A table measured with a batch: its share for one input, or the whole batch."""
 
     def tabulate(self, layers: Layers, profile: HardwareProfile, precisions: Candidates) -> CostTable:
+        layers = layers if isinstance(layers, Collection) else list(layers)
         figures = FigureLog(profile, "lookup_table")
         ref, table = self._find(figures)
         origin = f"{table.device}; {table.runtime}"
@@ -76,7 +72,11 @@ class LookupTableCost(CostOptions):
             more = between.boundary(layer, pair) if between else 0.0
             return (measured(layer, pair) + more) * factor
 
-        costs = cost_layers("lookup_table", unit, layers, profile, precisions, cost, reader.origin)
+        costs = cost_layers(
+            *("lookup_table", unit, layers, profile, precisions, cost, reader.origin), needs_kernel=True
+        )
+        if not (between and between.knows_products):
+            costs = with_work_outside(costs, layers, profile, None)
         notes = [*table.notes, *self._batch_note(table), *reader.notes]
         if between:
             row = replace(costs.rows[0], constant=between.constant * factor)
@@ -207,8 +207,7 @@ class _Reader:
                     return replace(found, origin=origin, is_other_width=True)
         advice = "add a measured entry, or set `miss: macs_scaled` or `nearest` for the table"
         if self._miss != "error":
-            alike = "operation" if self._miss == "interpolated" else "operation, kernel, groups"
-            advice = f"the table has no entry of this {alike} and widths at all"
+            advice = "the table has no entry of this kind and these widths at all"
         raise UnsupportedLayerError(
             f"layer {layer.name!r} is not in the lookup table of {self._table.device}: {self._table.shown(own)}",
             hint=advice,
@@ -223,10 +222,12 @@ class _Reader:
         return _Found(entry.value, f"measured, {entry.note}" if entry.note else "measured")
 
     def _estimated(self, layer: Layer, key: dict[str, KeyValue]) -> _Found | None:
-        if self._miss == "interpolated":
-            return self._interpolated(layer, key)
-        entry = self._table.nearest(key) if self._miss != "error" else None
-        return None if entry is None else self._scaled(layer, key, entry)
+        if self._miss == "error":
+            return None
+        entry = None if self._miss == "interpolated" else self._table.nearest(key)
+        if entry is not None:
+            return self._scaled(layer, key, entry)
+        return self._interpolated(layer, key) or self._of_another_kind(layer, key)
 
     def _interpolated(self, layer: Layer, key: dict[str, KeyValue]) -> _Found | None:
         shape = shape_of(key, layer.macs // layer.calls)
@@ -237,12 +238,30 @@ class _Reader:
         found = None if shape is None else self._interpolators[widths].estimate(shape)
         if found is None:
             return None
-        how = (
-            f"interpolated, the nearest has {found.nearest.in_channels}→{found.nearest.out_channels} channels"
-        )
+        near = found.nearest
+        how = f"interpolated, the nearest has {near.in_channels}→{near.out_channels} channels"
+        if near.kernel_size is not None and near.kernel_size != key["kernel_size"]:
+            how += f" and a kernel of {'x'.join(map(str, near.kernel_size))}"
         how += f", {found.nearest.note}" if found.nearest.note else ""
         how += ", far from what was measured" if found.is_far else ""
         return _Found(found.value, how, is_neighbour=True, is_extrapolated=found.is_far)
+
+    def _of_another_kind(self, layer: Layer, key: dict[str, KeyValue]) -> _Found | None:
+        """Scaled by MACs from the entry of the same widths with about as many, of the same operation if there is one.
+
+        Depthwise layers take longer for their MACs than others, and are scaled from their like only.
+        """
+        widths = (key["w_bits"], key["a_bits"])
+        same = [entry for entry in self._table.entries if (entry.w_bits, entry.a_bits) == widths]
+        is_depthwise = str(key["op"]).startswith("dw")
+        same = [entry for entry in same if entry.op.startswith("dw") or not is_depthwise]
+        same = [entry for entry in same if entry.op == key["op"]] or same
+        macs = layer.macs // layer.calls
+        if not same or not macs:
+            return None
+        entry = min(same, key=lambda entry: abs(math.log(entry.macs / macs)))
+        how = f"scaled by MACs from {entry.op} {'x'.join(map(str, entry.kernel_size or (1, 1)))}"
+        return _Found(entry.value * macs / entry.macs, how, is_neighbour=True, is_extrapolated=True)
 
     def _scaled(self, layer: Layer, key: dict[str, KeyValue], entry: TableEntry) -> _Found:
         macs = layer.macs // layer.calls

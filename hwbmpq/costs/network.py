@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hwbmpq.costs.budgets import Budget as Budget
@@ -43,7 +43,7 @@ class NetworkCosts:
     weights: int = 0
     """Weights of all layers."""
     covered_macs: float = 1.0
-    """Share of the network's MACs that its layers have; products of activations are in no cost."""
+    """Share of the network's MACs that its layers have; the others are computed in float."""
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -121,6 +121,12 @@ class NetworkCosts:
                 {use.path for table in self.tables.values() for use in table.doubtful_figures}
             ),
             "covered_macs": self.covered_macs,
+            "uncosted": {
+                name: [asdict(entry) for entry in table.uncosted]
+                for name, table in self.tables.items()
+                if table.is_lower_bound
+            },
+            "leaves_out": {name: t.leaves_out for name, t in self.tables.items() if t.leaves_out},
             "missing": {name: str(error) for name, error in self.missing.items()},
             "caveats": list(self.profile.caveats),
         }

@@ -14,6 +14,7 @@ from hwbmpq.values import CLIPPING, FLOAT_BITS, Layer, StoredState
 SCALE_BITS = 32
 WEIGHTS, SCALES, IN_FLOAT = "packed weights", "scales", "other tensors in float"
 """Lines of an account of what is stored; the others are the labels of ``StoredState``."""
+WIDER = "stored wider on the device"
 _BYTE = 8
 
 

@@ -46,6 +46,31 @@ class Capacity:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Uncosted:
+    """Work of the network that a cost has no figure for."""
+
+    name: str
+    why: str
+    macs: int
+    share: float
+    """Of the network's MACs."""
+
+
+_MOST_NAMES = 3
+
+
+def no_figure(uncosted: Sequence[Uncosted]) -> str:
+    """``2 parts of the network (98 % of its MACs) have no figure on this device: gru, head``."""
+    share = sum(entry.share for entry in uncosted)
+    percent = "less than 1 %" if share < 0.01 else f"{100 * share:.0f} %"
+    names = [entry.name for entry in uncosted]
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    parts = "1 part of the network" if len(names) == 1 else f"{len(names)} parts of the network"
+    verb = "has" if len(names) == 1 else "have"
+    return f"{parts} ({percent} of its MACs) {verb} no figure on this device: {', '.join(names[:_MOST_NAMES])}{more}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CostRow:
     """A sum over layers. Layers that are not in it add nothing."""
 
@@ -75,6 +100,8 @@ class CostTable:
     """Precisions without a kernel, and those that they run as."""
     estimated: tuple[str, ...] = ()
     """Layers with a number that is not a measurement of the layer itself, where the others are measured."""
+    uncosted: tuple[Uncosted, ...] = ()
+    """What there is no figure for, and what is therefore in no number here."""
     float_total: Number | None = None
     """The same cost of the network in float, where that is known."""
     leaves_out: str = ""
@@ -99,6 +126,24 @@ class CostTable:
             for layer in layers
         }
         return cls(name=name, unit=unit, rows=(CostRow(costs=costs),), **fields)
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether the network costs more than the totals say, by nobody knows how much."""
+        return bool(self.uncosted)
+
+    @property
+    def no_figure(self) -> str:
+        """What it is a lower bound for want of."""
+        return no_figure(self.uncosted)
+
+    def estimated_share(self, allocation: Mapping[str, Precision]) -> float:
+        """Share of the total that rests on estimates, of a cost that adds up."""
+        total = self.total(allocation)
+        if not self.is_additive or not total:
+            return 0.0
+        costs = self.rows[0].costs
+        return sum(costs[layer][allocation[layer]] for layer in self.estimated if layer in costs) / total
 
     @property
     def is_additive(self) -> bool:

@@ -1,7 +1,7 @@
 """``HardwareProfile``: what one device supports and costs, and which widths a layer may take on it."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -21,6 +21,7 @@ from hwbmpq.hardware.schema import (
     LookupTableRef,
     MemoryLevel,
     Name,
+    NumberFormat,
     PairSpec,
     Power,
     Precisions,
@@ -154,6 +155,8 @@ def _figures(path: str, block: BaseModel) -> Iterator[tuple[str, Figure, Dimensi
                 yield from _figures(f"{here}.{getattr(item, 'name', index)}", item)
 
 
+_FLOAT = parse_format("fp32")
+_STORED = "none"
 PAPER_WIDTHS = {2, 4}
 """BMPQ's candidates, taken where a device has them."""
 WIDEST_INTEGER_ACTIVATION = 8
@@ -177,6 +180,8 @@ class Execution:
 
     pair: WidthPair
     is_promoted: bool
+    is_stored_only: bool = False
+    """Whether the device has no kernel for it: float beside its weight on a device of integers."""
 
 
 class WidthFinder:
@@ -198,12 +203,16 @@ class WidthFinder:
                 activation_bits=promote.get(precision.activation_bits, precision.activation_bits),
             )
             pair = pairs.get(precision, pairs.get(promoted))
+            if pair is None and precision.activation_bits == FLOAT_BITS:
+                pair = self._in_float(op, promoted.weight_bits)
             if pair is None:
                 raise UnsupportedPrecisionError(
                     f"profile {self._profile.target!r} does not run {op} at {precision}; "
                     f"it runs {', '.join(map(str, sorted(pairs))) or 'no width'}"
                 )
-            self._found[key] = Execution(pair, is_promoted=pair.precision != precision)
+            is_stored_only = pair.kernel == _STORED and pair not in runs
+            promoted_to = pair.precision != precision
+            self._found[key] = Execution(pair, is_promoted=promoted_to, is_stored_only=is_stored_only)
         return self._found[key]
 
     def execution_of(self, layer: Layer, precision: Precision) -> Execution:
@@ -215,11 +224,24 @@ class WidthFinder:
         for pair in self._profile.pairs_for(op_of(layer)):
             if pair.activation.is_float and pair.weight.bits == width:
                 return Execution(pair, is_promoted=False)
-        stored = parse_format("fp32" if width == FLOAT_BITS else f"int{width}")
-        reads = parse_format("fp32")
-        return Execution(
-            WidthPair(weight=stored, activation=reads, compute=reads.name, kernel="none"), is_promoted=False
-        )
+        stored = _FLOAT if width == FLOAT_BITS else parse_format(f"int{width}")
+        pair = self._beside_float(op_of(layer), stored)
+        return Execution(pair, is_promoted=False, is_stored_only=pair.kernel == _STORED)
+
+    def _in_float(self, op: str, weight_bits: int) -> WidthPair | None:
+        """For what reads float, if the device stores weights of that width."""
+        formats = {pair.weight.bits: pair.weight for pair in self._profile.pairs} | {FLOAT_BITS: _FLOAT}
+        weight = formats.get(weight_bits)
+        return None if weight is None else self._beside_float(op, weight)
+
+    def _beside_float(self, op: str, weight: NumberFormat) -> WidthPair:
+        """Weights are unpacked for the device's widest float kernel, or only stored if it has none."""
+        pairs = self._profile.pairs_for(op)
+        floats = [pair for pair in pairs if pair.weight.is_float and pair.activation.is_float]
+        if not floats:
+            return WidthPair(weight=weight, activation=_FLOAT, compute=_FLOAT.name, kernel=_STORED)
+        widest = max(floats, key=lambda pair: pair.activation.bits)
+        return replace(widest, weight=widest.weight if weight == _FLOAT else weight, ops=())
 
 
 def weight_widths(profile: HardwareProfile, op: str = "*") -> tuple[int, ...]:

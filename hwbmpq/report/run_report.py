@@ -9,13 +9,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from hwbmpq.costs.table import Number
+from hwbmpq.costs.table import Number, Uncosted
 from hwbmpq.deprecated import warn
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.json_file import read_json
 from hwbmpq.printable import cut
 from hwbmpq.report import run_files
 from hwbmpq.report.records import check_records
+from hwbmpq.report.storage import StorageLine, storage_lines
 from hwbmpq.report.trade_off import TradeOff, find_trade_off
 from hwbmpq.report.values import Plan, RunFacts
 from hwbmpq.units import amount
@@ -39,10 +40,24 @@ class Headline:
     """The same in float, where that is known."""
     is_metric: bool = False
     """Whether it says how good the network is at its task."""
+    uncosted: tuple[Uncosted, ...] = ()
+    """What it is without: it is at least this, then."""
+
+    @property
+    def is_lower_bound(self) -> bool:
+        return bool(self.uncosted)
 
     @property
     def is_met(self) -> bool | None:
-        return None if self.budget is None else self.value <= self.budget
+        """None without a budget, and where a lower bound is within it."""
+        if self.budget is None or (self.is_lower_bound and self.value <= self.budget):
+            return None
+        return self.value <= self.budget
+
+    @property
+    def shown(self) -> str:
+        """The value as text."""
+        return f"at least {self.text(self.value)}" if self.is_lower_bound else self.text(self.value)
 
     def text(self, value: Number | None) -> str:
         """A value of the same kind, with its unit; nothing for None."""
@@ -128,6 +143,11 @@ class RunReport:
     """``planned``, ``finished``, or ``epoch 3 of 20``."""
 
     @property
+    def storage(self) -> tuple[StorageLine, ...]:
+        """What is on the device; nothing for a run in float that has no file."""
+        return storage_lines({} if self.plan is None else self.plan.stored, self.packed_file)
+
+    @property
     def is_in_float(self) -> bool:
         """Whether it was trained without quantizing anything."""
         widths = [epoch.weight_bits for epoch in self.epochs]
@@ -139,12 +159,16 @@ class RunReport:
             "state": self.state,
             "facts": self.facts.to_dict(),
             "plan": None if self.plan is None else self.plan.to_dict(),
-            "headlines": [{**asdict(one), "is_met": one.is_met} for one in self.headlines],
+            "headlines": [
+                {**asdict(one), "is_lower_bound": one.is_lower_bound, "is_met": one.is_met}
+                for one in self.headlines
+            ],
             "epochs": [epoch.to_dict() for epoch in self.epochs],
             "moves": [asdict(move) for move in self.moves],
             "sensitivities": {str(epoch): dict(found) for epoch, found in self.sensitivities.items()},
             "trade_off": None if self.trade_off is None else self.trade_off.to_dict(),
             "packed_file": self.packed_file,
+            "storage": [asdict(line) for line in self.storage],
         }
 
 
@@ -198,6 +222,7 @@ def _costs_now(facts: RunFacts, last: Mapping[str, Any]) -> list[Headline]:
             unit=table.unit,
             budget=facts.limits.get(name),
             reference=weights if name == "memory" and table.float_total is None else table.float_total,
+            uncosted=table.uncosted,
         )
         for name, table in facts.tables.items()
     ]
@@ -207,7 +232,14 @@ def _headlines(
     facts: RunFacts, plan: Plan | None, history: Sequence[Mapping[str, Any]], result: Mapping[str, Any] | None
 ) -> list[Headline]:
     found = [
-        Headline(name=name, value=cost.total, unit=cost.unit, budget=cost.budget, reference=cost.float_total)
+        Headline(
+            name=name,
+            value=cost.total,
+            unit=cost.unit,
+            budget=cost.budget,
+            reference=cost.float_total,
+            uncosted=cost.uncosted,
+        )
         for name, cost in ({} if plan is None else plan.costs).items()
     ]
     if plan is None and history:

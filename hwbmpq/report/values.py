@@ -9,7 +9,7 @@ from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationErr
 
 from hwbmpq.allocate import Explanation
 from hwbmpq.allocate.allocation import WrittenAllocation
-from hwbmpq.costs.table import CostTable, FigureUse, Number, WrittenPrecision
+from hwbmpq.costs.table import CostTable, FigureUse, Number, Uncosted, WrittenPrecision, no_figure
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.values import Layer, Precision, Sensitivity, TieGroup, Unquantized
 
@@ -49,6 +49,30 @@ class CostReport:
     """In 32-bit float, where that is known."""
     capacity: tuple[str, Number] | None = None
     """The memory that it must fit into: its name and size."""
+    uncosted: tuple[Uncosted, ...] = ()
+    """What the device has no figure for: the totals are without it."""
+    estimated: tuple[str, ...] = ()
+    """Layers with numbers that were not measured, where others were, and what stands in for them."""
+    estimated_share: float = 0.0
+    """Of the total."""
+    leaves_out: str = ""
+    """A sentence on what the cost does not count."""
+
+    @property
+    def is_lower_bound(self) -> bool:
+        return bool(self.uncosted)
+
+    @property
+    def no_figure(self) -> str:
+        """What it is a lower bound for want of."""
+        return no_figure(self.uncosted)
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the budget is kept; None without one, and where the total is only a lower bound within it."""
+        if self.budget is None or (self.is_lower_bound and self.total <= self.budget):
+            return None
+        return self.total <= self.budget
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,6 +111,8 @@ class Plan:
     is_optimized: bool = True
     """Whether the widths were optimised; those of a baseline were not."""
     remarks: tuple[str, ...] = ()
+    stored: Mapping[str, int] = field(default_factory=dict)
+    """Bits of the network as it is stored, by what they are for; memory is their sum."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """Costs that this device has no figures for, and why."""
 
@@ -115,6 +141,8 @@ class Plan:
         content: dict[str, Any] = _PLAN.dump_python(self, mode="json", exclude=names)
         content["allocation"]["optimal"] = self.is_optimized and self.allocation.optimal
         content["share_of_range"] = self.share_of_range(self.allocation.objective)
+        for name, cost in self.costs.items():
+            content["costs"][name] |= {"is_lower_bound": cost.is_lower_bound, "holds": cost.holds}
         for entry in content["alternatives"]:
             entry["share_of_range"] = self.share_of_range(entry["objective"])
         return content
@@ -122,7 +150,9 @@ class Plan:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Plan":
         """What ``to_dict`` wrote, but for the sensitivity's errors; ``ValueError`` if it is something else."""
-        costs = {name: {**cost, "name": name} for name, cost in content["costs"].items()}
+        costs = {
+            name: {**cost, "name": name} for name, cost in content["costs"].items()
+        }  # what is derived is ignored
         found = _PLAN.validate_python({**content, "costs": costs})
         scores = {layer.name: layer.sensitivity for layer in found.layers}
         return replace(found, sensitivity=replace(found.sensitivity, scores=scores))
@@ -204,8 +234,9 @@ class RunFacts:
     @property
     def choices(self) -> dict[str, tuple[Precision, ...]]:
         """Candidates by layer."""
-        additive = next(table for table in self.tables.values() if table.is_additive)
-        return {name: tuple(costs) for name, costs in additive.rows[0].costs.items()}
+        additive = (table.rows[0].costs for table in self.tables.values() if table.is_additive)
+        whole = max(additive, key=len)  # one that has a figure for every layer, as memory has
+        return {name: tuple(costs) for name, costs in whole.items()}
 
     def to_dict(self) -> dict[str, Any]:
         return {"schema": SCHEMA, **_FACTS.dump_python(self, mode="json")}

@@ -85,6 +85,8 @@ class BitAllocator:
         graph = graph.with_scales(per_channel=self.config.per_channel)
         self.space = self.method.search_space(graph, self._profile, self.config)
         self.method.check(self.space, self.config)
+        for remark in self.space.not_shown_to_hold:
+            watch.warn(remark)
         self.model = model
         self.epoch = 0
         """Epochs that have ended."""

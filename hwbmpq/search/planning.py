@@ -13,17 +13,20 @@ import hwbmpq
 from hwbmpq.allocate import Allocation, AllocationError, Explanation, Frontier, explain, frontier, values_for
 from hwbmpq.allocate.problem import AllocationProblem
 from hwbmpq.allocate.solve import solve_problem
+from hwbmpq.costs import CostTable
+from hwbmpq.costs.stored import WIDER, stored_lines
 from hwbmpq.data import LabelledImages, chance_remark
 from hwbmpq.data.batches import LoaderImages
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import LayerGraph
 from hwbmpq.graph.layergraph import outline
 from hwbmpq.hardware import uniform
-from hwbmpq.inputs import first_tensor
+from hwbmpq.inputs import Inputs, ModelInputs, first_tensor
 from hwbmpq.quant.layers import eval_mode
 from hwbmpq.report import Alternative, CostReport, LayerFacts, LayerReport, Node, Plan, RunFacts
 from hwbmpq.search.space import Choices, SearchSpace
 from hwbmpq.sensitivity import measure_sensitivity
+from hwbmpq.sensitivity.measure import LossFunction
 from hwbmpq.values import Sensitivity
 
 _PACKAGES = ("torch", "timm", "pyomo", "highspy", "onnxruntime")
@@ -91,21 +94,30 @@ def measure(
     batch_size: int = MEASURING_BATCH,
     on_batch: Callable[[int], None] | None = None,
     is_trained: bool = False,
+    loss: LossFunction | None = None,
 ) -> Sensitivity:
     """Sensitivity by a short calibration pass, for the candidates of one or several devices; no training.
 
-    ``is_trained``: a network that does no better than guessing gets a remark.
+    ``is_trained``: a network that does no better than guessing gets a remark. ``loss`` is that of (outputs, targets), by
+    default a classifier's.
     """
     widths = {
         layer.name: sorted({p.weight_bits for options in choices for p in options[layer.name]})
         for layer in graph
     }
     widest = {layer.name: max(p for options in choices for p in options[layer.name]) for layer in graph}
-    batches, remarks = (None, ()) if images is None else _labelled(network, images, batch_size)
-    if images is not None and is_trained:
+    batches, remarks = (None, ()) if images is None else _labelled(network, images, batch_size, loss)
+    if images is not None and is_trained and loss is None:
         remarks = (*_doubts(network, images, batch_size), *remarks)
     found = measure_sensitivity(
-        network, graph, batches, method=method, precisions=widest, widths=widths, on_batch=on_batch
+        network,
+        graph,
+        batches,
+        method=method,
+        precisions=widest,
+        widths=widths,
+        on_batch=on_batch,
+        loss=loss,
     )
     return replace(found, remarks=(*found.remarks, *remarks))
 
@@ -126,9 +138,11 @@ def _doubts(network: nn.Module, images: LabelledImages | LoaderImages, batch_siz
 
 
 def _labelled(
-    network: nn.Module, images: LabelledImages | LoaderImages, batch_size: int
-) -> tuple[Iterator[tuple[Tensor, Tensor]], tuple[str, ...]]:
+    network: nn.Module, images: LabelledImages | LoaderImages, batch_size: int, loss: LossFunction | None
+) -> tuple[Iterator[tuple[Any, Any]], tuple[str, ...]]:
     """Batches for a network; if the labels are not those of its classes, with its own predictions as labels."""
+    if loss is not None:
+        return images.batches(batch_size), (f"calibrated on {len(images)} samples of {images.name}",)
     first = next(images.batches(1))[0]
     outputs = _predict(network, first).shape[-1]
     if outputs == images.classes:
@@ -140,9 +154,9 @@ def _labelled(
     )
 
 
-def _predict(network: nn.Module, images: Tensor) -> Tensor:
+def _predict(network: nn.Module, inputs: Inputs) -> Tensor:
     with eval_mode(network), torch.no_grad():
-        output = first_tensor(network(images))
+        output = first_tensor(ModelInputs.of(inputs).call(network))
     if output is None:
         raise HwbmpqError("the network returns no tensor: there is nothing to calibrate on")
     return output
@@ -204,8 +218,22 @@ def report_on(
         objective_range=problem.objective_range,
         is_optimized=is_optimized,
         remarks=(*space.remarks, *(_objective_remarks(objective, costs.widths) if is_optimized else ())),
+        stored=_stored(space, allocation),
         missing={name: str(error) for name, error in costs.missing.items()},
     )
+
+
+def _stored(space: SearchSpace, allocation: Allocation) -> dict[str, int]:
+    """What the network takes as it is stored, and what memory counts beyond that."""
+    bits: Any = allocation.bits
+    trained = space.as_trained(bits)
+    widths = {name: precision.weight_bits for name, precision in trained.items()}
+    found = stored_lines(space.graph, widths, space.graph.stored)
+    table = space.costs.tables.get("memory")
+    if table is not None and table.model == "stored_memory":
+        # A width that the device does not have is stored at a wider one there, and as it is in the file.
+        found[WIDER] = int(table.total(bits)) - sum(found.values())
+    return {label: size for label, size in found.items() if size}
 
 
 def _objective_remarks(objective: str, widths: Sequence[int]) -> list[str]:
@@ -239,7 +267,11 @@ def _layer_reports(
             sensitivity=sensitivity.scores[layer.name],
             precision=precision,
             is_fixed=len(space.choices[layer.name]) == 1,
-            costs={name: table[layer.name][precision] for name, table in additive.items()},
+            costs={
+                name: table[layer.name][precision]
+                for name, table in additive.items()
+                if layer.name in table.rows[0].costs
+            },
         )
 
 
@@ -256,7 +288,18 @@ def _cost_report(space: SearchSpace, name: str, allocation: Allocation) -> CostR
         largest=largest,
         float_total=table.float_total,
         capacity=None if table.capacity is None else (table.capacity.level, table.capacity.bits),
+        uncosted=table.uncosted,
+        estimated=tuple(_estimates(table, allocation.bits)),
+        estimated_share=table.estimated_share(allocation.bits),  # type: ignore[arg-type]
+        leaves_out=table.leaves_out,
     )
+
+
+def _estimates(table: CostTable, bits: Mapping[str, Any]) -> Iterator[str]:
+    """``conv1 (scaled by MACs from conv2d 3x3)``."""
+    for name in table.estimated:
+        how = table.origins.get(name, {}).get(bits[name], "")
+        yield f"{name} ({how})" if how else name
 
 
 def _alternative(space: SearchSpace, problem: AllocationProblem, width: int) -> Alternative:

@@ -38,6 +38,16 @@ class SearchSpace:
         return self.costs.choices
 
     @property
+    def not_shown_to_hold(self) -> tuple[str, ...]:
+        """Budgets on costs of which only a lower bound is known, and why."""
+        tables = {name: self.costs.table(name) for name in self.limits}
+        return tuple(
+            f"the budget on {name} is not shown to hold: {table.no_figure}"
+            for name, table in tables.items()
+            if table.is_lower_bound
+        )
+
+    @property
     def widest(self) -> dict[str, Precision]:
         """Every layer at its widest candidate."""
         return {name: max(options) for name, options in self.choices.items()}

@@ -21,7 +21,7 @@ def test_show_draws_bars_and_totals(run: Run) -> None:
     (last,) = [line for line in output.splitlines() if line.startswith(" layer3.0.conv2")]
     assert "████" in last
     assert last.split()[1] == "9.00"
-    (total,) = [line for line in output.splitlines() if line.startswith(" all layers")]
+    (total,) = [line for line in output.splitlines() if line.startswith(" the network")]
     # Weights of 19.05 and 73.05 KiB; beside them 8 scales, 240 channels of 7 norms, 10 biases, 8 clipping points.
     beside = (8 * 4 + 240 * 16 + 7 * 8 + 10 * 4 + 8 * 8) / 1024
     assert total.split()[-2:] == [f"{19.047 + beside:.2f}", f"{73.047 + beside:.2f}"]
@@ -96,9 +96,10 @@ def test_compare_leaves_out_a_device_that_lacks_the_widths(run: Run) -> None:
 
 
 def test_products_of_activations_are_said_to_be_uncosted(run: Run) -> None:
-    output = run("show", "raspberry_pi_5", "--model", "timm:vit_tiny_patch16_224", "--cost", "latency")
-    assert "its layers have 85.7% of the MACs; products of activations are in no cost" in " ".join(
-        output.split()
+    output = run("show", "mpic", "--model", "timm:vit_tiny_patch16_224", "--cost", "latency")
+    shown = " ".join(output.split())
+    assert re.search(
+        r"latency is at least that: \d+ parts of the network \(14 % of its MACs\) have no figure", shown
     )
 
 

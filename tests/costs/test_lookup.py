@@ -102,10 +102,26 @@ def test_extrapolation_and_other_strides_are_flagged(write: Write, tabulate: Tab
     assert "of another stride" in strided.origins["conv"][W8A8]
 
 
-def test_another_kernel_is_no_neighbour(write: Write, tabulate: Tabulate) -> None:
-    with pytest.raises(UnsupportedLayerError, match="kernel_size=5x5") as caught:
-        tabulate("latency", lookup(write, "nearest"), conv_layer(8, 8, size=8, kernel_size=5))
-    assert "no entry of this operation, kernel, groups and widths at all" in caught.value.hint
+def test_another_kernel_is_no_neighbour_and_is_scaled_by_macs(write: Write, tabulate: Tabulate) -> None:
+    layer = conv_layer(8, 8, size=8, kernel_size=5)
+    table = tabulate("latency", lookup(write, "nearest"), layer)
+    # 102,400 MACs are nearer to the entry of 147,456 (30 us) than to that of 36,864 (10 us).
+    assert table["conv"][W8A8] == pytest.approx(0.030 * 102_400 / 147_456)
+    assert table.origins["conv"][W8A8] == "scaled by MACs from conv2d 3x3"
+    assert table.estimated == ("conv",)
+
+
+def test_another_operation_is_scaled_by_macs(write: Write, tabulate: Tabulate) -> None:
+    table = tabulate("latency", lookup(write, "macs_scaled"), linear_layer(64, 64))
+    assert table["linear"][W8A8] == pytest.approx(0.010 * 64 * 64 / (8 * 8 * 9 * 64))
+    assert table.origins["linear"][W8A8] == "scaled by MACs from conv2d 3x3"
+    assert table.estimated == ("linear",)
+
+
+def test_a_depthwise_layer_is_not_scaled_from_others(write: Write, tabulate: Tabulate) -> None:
+    with pytest.raises(UnsupportedLayerError, match="op=dwconv2d") as caught:
+        tabulate("latency", lookup(write, "macs_scaled"), conv_layer(8, 8, size=8, groups=8))
+    assert "no entry of this kind and these widths at all" in caught.value.hint
 
 
 def test_unpacked_weights_are_timed_as_what_they_are_unpacked_to(write: Write, tabulate: Tabulate) -> None:

@@ -5,7 +5,16 @@ import json
 import pytest
 
 import hwbmpq
-from hwbmpq.costs import Capacity, CostRow, CostTable, FigureUse, NetworkCosts, get_cost_model, tabulate
+from hwbmpq.costs import (
+    Capacity,
+    CostRow,
+    CostTable,
+    FigureUse,
+    NetworkCosts,
+    Uncosted,
+    get_cost_model,
+    tabulate,
+)
 from hwbmpq.errors import UnknownNameError, UnsupportedLayerError, UnsupportedPrecisionError
 from hwbmpq.hardware import load_profile
 from hwbmpq.testing import conv_layer, linear_layer
@@ -138,6 +147,7 @@ def test_to_dict_keeps_everything() -> None:
         promotions={NARROW: WIDE},
         estimated=("a",),
         findings=("finding",),
+        uncosted=(Uncosted(name="b", why="no figure", macs=3, share=0.75),),
         float_total=99,
         leaves_out="the rest",
     )
@@ -146,6 +156,7 @@ def test_to_dict_keeps_everything() -> None:
         "model": "m",
         "unit": "bit",
         "notes": ["note"],
+        "uncosted": [{"name": "b", "why": "no figure", "macs": 3, "share": 0.75}],
         "float_total": 99,
         "leaves_out": "the rest",
         "capacity": {"level": "ram", "bits": 64},

@@ -258,14 +258,15 @@ def test_a_packed_network_exports_to_the_same_file(
     assert onnx_graph(loaded, images[:1]).content == onnx_graph(tiny, images[:1]).content
 
 
-def test_the_account_adds_up_to_the_file(tiny: nn.Module, images: Tensor) -> None:
+def test_the_account_adds_up_to_the_file(tiny: nn.Module, images: Tensor, tmp_path: Path) -> None:
     graph = onnx_graph(tiny, images[:1])
     lines = {line.label: line for line in graph.account.lines}
     assert sum(line.actual_bytes for line in graph.account.lines) == len(graph.content)
     sizes = {name: layer.weight.numel() for name, layer in quantized_layers(tiny)}  # at 16, 3, 4 and 16 bits
-    assert lines["weights"].predicted_bytes == ceil(
-        (16 * sizes["0"] + 3 * sizes["3"] + 4 * sizes["6"] + 16 * sizes["8"]) / 8
-    )
+    bits = {"0": 16, "3": 3, "6": 4, "8": 16}
+    assert lines["weights"].predicted_bytes == sum(ceil(bits[name] * sizes[name] / 8) for name in bits)
+    packed = save_packed(tiny, tmp_path / "packed", example_input=images[:1])
+    assert graph.account.on_device.predicted_bytes == packed.on_device.actual_bytes
     assert lines["weights"].actual_bytes == (
         2 * sizes["0"] + ceil(sizes["3"] / 2) + ceil(sizes["6"] / 2) + 2 * sizes["8"]
     )

@@ -84,7 +84,10 @@ def make_report(
 PACKED_FILE = {
     "predicted_bytes": 1000,
     "actual_bytes": 1024,
-    "lines": [{"label": "packed weights", "predicted_bytes": 1000, "actual_bytes": 1024}],
+    "lines": [
+        {"label": "packed weights", "predicted_bytes": 900, "actual_bytes": 900},
+        {"label": "file header", "predicted_bytes": 100, "actual_bytes": 124},
+    ],
 }
 
 

@@ -4,8 +4,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from hashlib import blake2b
-from math import ceil
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -16,6 +14,7 @@ from onnx_ir.passes import common as passes
 from torch import nn
 
 import hwbmpq
+from hwbmpq.costs.stored import SCALES, WEIGHTS
 from hwbmpq.deprecated import renamed_arguments, warn
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.export.onnx import checksum
@@ -43,12 +42,14 @@ from hwbmpq.export.onnx.lowering import (
 )
 from hwbmpq.export.onnx.trace import PLACEHOLDER_DOMAIN, TRACED_OPSET, TracedGraph, input_names, trace_network
 from hwbmpq.export.onnx.versions import OLDEST, least_runtime
-from hwbmpq.export.packed.contents import SizeAccount, SizeLine
+from hwbmpq.export.packed.contents import SizeAccount, SizeLine, stored_bytes
 from hwbmpq.export.runtime.onnxruntime import LARGEST_FILE, Arrays, as_input, output_ranges
 from hwbmpq.export.stored_weights import StoredWeight, stored_weights
+from hwbmpq.graph.stored import BIASES, NORMS, OTHER
 from hwbmpq.inputs import Inputs
 from hwbmpq.io import atomic_write
 from hwbmpq.search.watch import warn_if_undecided
+from hwbmpq.values import CLIPPING
 
 Form = Literal["qdq", "qdq8", "int8", "qonnx"]
 _IR_VERSION = {TRACED_OPSET: 10, TWO_BIT_OPSET: 13}
@@ -177,7 +178,7 @@ def onnx_graph(
         lowering.to_int8(_Lowering(traced, weights, {}), batches, accumulates_int32=accumulates_int32)
     else:
         lowering.to_standard(form)
-    return lowering.finished(form)
+    return lowering.finished(form, stored_bytes(model, weights))
 
 
 def _check_kind(model: nn.Module) -> None:
@@ -278,7 +279,8 @@ class _Lowering:
         kinds = {value.dtype for value in self.graph.initializers.values()}
         return TWO_BIT_OPSET if kinds & {ir.DataType.INT2, ir.DataType.UINT2} else TRACED_OPSET
 
-    def finished(self, form: Form) -> OnnxGraph:
+    def finished(self, form: Form, stored: Mapping[str, int]) -> OnnxGraph:
+        """The file; ``stored`` is what the network takes on a device, by label."""
         content = self.content()
         narrowest = _BYTE if form == "qdq8" else 0
         weights: list[IntegerWeight] = [*self.products, *self.held]
@@ -298,7 +300,7 @@ class _Lowering:
             added_roundings=0 if self.plan is None else len(self.plan.rounded),
             widened={bits: stored_width(bits, narrowest) for bits in odd} if form.startswith("qdq") else {},
             least_runtime="" if form == "qonnx" else least_runtime(self.graph),
-            account=_account(self.graph, self.weights, len(content)),
+            account=_account(self.graph, stored, len(content)),
         )
 
 
@@ -310,22 +312,29 @@ def _layers(products: Iterable[Product]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(product.layer for product in products))
 
 
-def _account(graph: ir.Graph, weights: Mapping[str, StoredWeight], total: int) -> SizeAccount:
-    """What the bytes of a file are used for. Predicted are the weights at their widths, as a memory budget counts them."""
-    found = dict.fromkeys(("weights", "scales and ranges", "biases and norms", "other constants"), 0)
+_LINES = {
+    "weights": (WEIGHTS,),
+    "scales and ranges": (SCALES, CLIPPING),
+    "biases and norms": (BIASES, NORMS),
+    "other constants": (OTHER,),
+}
+"""What the bytes of a file are used for, by what a memory budget calls it."""
+
+
+def _account(graph: ir.Graph, stored: Mapping[str, int], total: int) -> SizeAccount:
+    """What the bytes of a file are used for. Predicted is what a memory budget counts, line by line."""
+    found = dict.fromkeys(_LINES, 0)
     for name, value in graph.initializers.items():
         assert value.const_value is not None
         found[_purpose(name)] += value.const_value.nbytes
     found["graph"] = total - sum(found.values())
-    # A weight that layers share counts once.
-    bits = {
-        blake2b(stored.codes.numpy().tobytes()).digest(): stored.codes.numel() * stored.bits
-        for stored in weights.values()
-    }
-    budgeted = ceil(sum(bits.values()) / 8)
     return SizeAccount(
         lines=tuple(
-            SizeLine(label=label, predicted_bytes=budgeted if label == "weights" else 0, actual_bytes=size)
+            SizeLine(
+                label=label,
+                predicted_bytes=sum(stored.get(name, 0) for name in _LINES.get(label, ())),
+                actual_bytes=size,
+            )
             for label, size in found.items()
         )
     )

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from hwbmpq.costs.stored import SCALES as SCALE
 from hwbmpq.costs.stored import WEIGHTS, stored_weight
 from hwbmpq.export.packed.container import DTYPES
 from hwbmpq.export.packed.file import INPUTS, SCALES, PackedMetadata
+from hwbmpq.export.stored_weights import StoredWeight
 from hwbmpq.graph.stored import (
     BIASES,
     CLIPPING_BITS,
@@ -24,15 +25,13 @@ from hwbmpq.graph.stored import (
     own_state,
     weight_names,
 )
-from hwbmpq.quant import as_precision
+from hwbmpq.quant import as_precision, quantized_layers
 from hwbmpq.quant.prepare import Width, scale_count, shared_inputs
 from hwbmpq.quant.weights import is_parameter
-from hwbmpq.values import CLIPPING, Layer
+from hwbmpq.values import CLIPPING, OVERHEAD, Layer
 
 HEADER = "file header"
 LABELS = (WEIGHTS, SCALE, CLIPPING, BIASES, NORMS, OTHER, HEADER)
-OVERHEAD = (HEADER, "graph")
-"""Lines of a file's container: of packed and of ONNX files."""
 
 _HEADER_BYTES, _TENSOR_BYTES, _LAYER_BYTES = 450, 68, 140
 """Bytes of the file's header: for itself, for each tensor and for each layer, without their names."""
@@ -128,6 +127,30 @@ def account_for(
     for name, value in tensors.items():
         actual[labels.get(name) or label_of(model, name)] += value.nbytes
     return _account(predicted, actual)
+
+
+def stored_bytes(model: nn.Module, weights: Mapping[str, StoredWeight]) -> Counter[str]:
+    """What a quantized network takes on a device, by label: what a memory budget counts. ``weights`` are those stored."""
+    layers = dict(quantized_layers(model))
+    owners = {
+        id(layer.weight): name for name, layer in reversed(layers.items())
+    }  # a shared weight counts once
+    stored = [
+        stored_weight(
+            own.numel(),
+            layers[name].weight_bits,
+            scales=weights[name].scale.numel() if name in weights else 0,
+            float_bits=8 * own.element_size(),
+        )
+        for name in owners.values()
+        for own in [cast(Tensor, layers[name].weight)]
+    ]
+    inputs = {id(layer.input_quantizer) for layer in layers.values()}
+    found = _predict(
+        model, stored, {name: layer.weight_bits for name, layer in layers.items()}, (), len(inputs)
+    )
+    del found[HEADER]
+    return found
 
 
 def _account(predicted: Mapping[str, int], actual: Mapping[str, int] | None = None) -> SizeAccount:

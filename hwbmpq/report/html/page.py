@@ -10,6 +10,7 @@ import networkx as nx
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from hwbmpq.costs.table import no_figure
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.io import atomic_write
 from hwbmpq.printable import printable
@@ -106,8 +107,15 @@ def _card(headline: Headline) -> dict[str, Any]:
     elif headline.reference is not None and headline.value:
         times = headline.reference / headline.value
         notes.append(f"float {headline.text(headline.reference)}, {times:.1f} times as much")
-    value = headline.text(headline.value)
-    return {"name": headline.name, "is_met": headline.is_met, "value": value, "note": "; ".join(notes)}
+    if headline.is_lower_bound:
+        notes.append(no_figure(headline.uncosted))
+    return {
+        "name": headline.name,
+        "is_met": headline.is_met,
+        "is_unknown": headline.is_lower_bound and headline.is_met is None,
+        "value": headline.shown,
+        "note": "; ".join(notes),
+    }
 
 
 def _cells(report: RunReport) -> list[dict[str, Any]]:
