@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from hwbmpq.cli.console import Console, Text, escape
 from hwbmpq.cli.render.plan import strip
-from hwbmpq.cli.render.tables import and_more, counted, print_remarks
+from hwbmpq.cli.render.tables import and_more, counted, print_remarks, print_wrapped
 from hwbmpq.units import amount
 from hwbmpq.values import Metric
 
@@ -133,7 +133,7 @@ class TrainingProgress:
         self._say(Text("  widths now: ").append_text(self._strip(decision.after)))
 
     def _say(self, line: str | Text) -> None:
-        self._console.print(line, soft_wrap=True)
+        print_wrapped(self._console, line)
 
     def _strip(self, bits: Mapping[str, Any]) -> Text:
         return strip({name: precision.weight_bits for name, precision in bits.items()}, self._fixed)

@@ -18,6 +18,8 @@ def tensors(value: object) -> Iterator[Tensor]:
     """Every tensor in a nest of tuples, lists and dicts."""
     if isinstance(value, Tensor):
         yield value
+    elif isinstance(value, ModelInputs):
+        yield from value.tensors
     elif isinstance(value, (Mapping, tuple, list)):
         for item in value.values() if isinstance(value, Mapping) else value:
             yield from tensors(item)
@@ -91,6 +93,12 @@ class ModelInputs:
                 hint="give a tensor, a tuple of tensors, or a dict of keyword arguments",
             )
         return found
+
+    @property
+    def given(self) -> "Tensor | ModelInputs":
+        """A single positional tensor as it is, which loaders and callers know."""
+        is_one = len(self.args) == 1 and not self.kwargs and isinstance(self.args[0], Tensor)
+        return self.args[0] if is_one else self
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

@@ -67,6 +67,8 @@ class Compression:
     """What the evaluation's value is."""
     task: str = "classification"
     """What the network was trained for, as the settings or the task itself call it."""
+    samples: str = "images"
+    """What the test part holds: ``images`` or ``samples``."""
     compared_on: str = "test"
     """The images that epochs were compared on: ``validation``, or ``test`` if nothing was held out."""
     progress: Progress
@@ -136,6 +138,7 @@ def compress(
         evaluation=_last_evaluation(network, data, progress, task),
         task=title,
         metric=task.described,
+        samples=data.samples,
         compared_on=_compared_on(data),
         progress=progress,
         decisions=tuple(allocator.history),
@@ -334,6 +337,7 @@ def final_report(allocator: BitAllocator, remarks: Sequence[str] = ()) -> Plan |
         objective=last.objective,
         is_optimized=allocator.method.is_optimal,
         with_explanation=allocator.method.is_optimal,
+        solver=allocator.config.solver,
     )
     return replace(found, remarks=(*remarks, *found.remarks))
 

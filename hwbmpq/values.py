@@ -147,9 +147,9 @@ class TieGroup:
 UNCOVERED_REASONS = {
     "norm": "scales and shifts of normalisation layers",
     "bias": "added after the product",
-    "embedding": "a table whose rows are changed in place (max_norm) or have sparse gradients",
+    "embedding": "rows change in place (max_norm), or have sparse gradients",
     "activation product": "both factors are activations",
-    "functional weight": "computed before it is multiplied with, or the weight of a layer that is used elsewhere too",
+    "functional weight": "computed before the product, or a layer's, used elsewhere too",
     "never runs": "not reached by this forward pass",
     "other parameter": "not the weight of a convolution or linear layer",
 }

@@ -19,8 +19,12 @@ _ZEROS = b"\nbytearray\n"
 """How a pickle names the function that makes them; nothing that is saved for inference or training needs it."""
 
 
+class ArchiveError(ValueError):
+    """An archive that torch did not write, or that asks for more than it holds."""
+
+
 def check_archive(file: BinaryIO) -> None:
-    """``ValueError`` if reading could take much more memory or time than the file has bytes. Ends at the start."""
+    """``ArchiveError`` if reading could take much more memory or time than the file has bytes. Ends at the start."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     if file.read(2) == b"PK":
@@ -35,36 +39,36 @@ def _check_zip(file: BinaryIO, size: int) -> None:
     file.seek(max(0, size - _END_BYTES))
     end = file.read()
     if not end.startswith(_END) or end[20:] != b"\0\0":
-        raise ValueError("it is cut short, or has something behind its end")
+        raise ArchiveError("it is cut short, or has something behind its end")
     directory = int.from_bytes(end[12:16], "little")
     if directory > _MOST_DIRECTORY_BYTES and not directory == _IN_ANOTHER_RECORD <= size:
-        raise ValueError("its directory is too long")
+        raise ArchiveError("its directory is too long")
     try:
         with zipfile.ZipFile(file) as archive:
             _check_records(archive, size)
     except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, RuntimeError) as error:
-        raise ValueError(f"it is not a readable archive: {str(error)[:200]}") from error
+        raise ArchiveError(f"it is not a readable archive: {str(error)[:200]}") from error
 
 
 def _check_records(archive: zipfile.ZipFile, size: int) -> None:
     records = archive.infolist()
     if any(record.compress_type != zipfile.ZIP_STORED or record.flag_bits & 1 for record in records):
-        raise ValueError("it is compressed or encrypted, which torch's files are not")
+        raise ArchiveError("it is compressed or encrypted, which torch's files are not")
     if sum(record.file_size for record in records) > size:
-        raise ValueError("its records are larger than the file")
+        raise ArchiveError("its records are larger than the file")
     if len({record.filename for record in records}) < len(records):
-        raise ValueError("two of its records have the same name")
+        raise ArchiveError("two of its records have the same name")
     for record in records:
         if record.filename.endswith(".pkl"):
             if record.file_size > max(_MOST_PICKLE_BYTES, size * _PICKLE_SHARE):
-                raise ValueError("it has far more structure than tensors")
+                raise ArchiveError("it has far more structure than tensors")
             if _ZEROS in archive.read(record):
-                raise ValueError("it asks for memory that it does not fill")
+                raise ArchiveError("it asks for memory that it does not fill")
 
 
 def _check_piecewise(file: BinaryIO) -> None:
     before = b""
     while piece := file.read(_PIECE):
         if _ZEROS in before + piece:
-            raise ValueError("it asks for memory that it does not fill")
+            raise ArchiveError("it asks for memory that it does not fill")
         before = piece[-len(_ZEROS) :]

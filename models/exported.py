@@ -6,7 +6,6 @@ else (the graph pass, quantization, ``train()`` and ``eval()``) treat it like an
 
 import logging
 import os
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,41 +15,40 @@ import torch
 from torch import fx, nn
 
 from hwbmpq.errors import ModelLoadError
+from hwbmpq.models.archives import ArchiveError
+from hwbmpq.models.program_archive import read_program
+from hwbmpq.models.program_graph import UnsafeProgramError
+from hwbmpq.models.program_memory import check_memory
 
 _Arguments = dict[str, Any]  # an operator's arguments by name, parameters in place of nodes
 aten = torch.ops.aten
+_INSTEAD = "if you trust whoever wrote it, let them send the code of the network: file:PATH.py:FACTORY"
 
 
 def load_exported(path: Path) -> tuple[nn.Module, tuple[int, ...] | None]:
     """The network of a ``.pt2`` file, and the shape (without batch) of the input it was exported with.
 
-    Files that carry pickled objects are refused. torch's reader itself is not hardened against hostile
-    files: load programs you trust.
+    torch's own reader would run code that a file brings. It is given a copy with nothing but operators on tensors,
+    their names and shapes, and plain weights; files with anything else are refused.
     """
     if not path.is_file():
         raise ModelLoadError(f"no file {path}", hint="check the path; it is relative to this folder")
     try:
-        _refuse_pickled_objects(path)
+        copy = read_program(path)
         with _tensors_only(), _quiet_logs():
-            program = torch.export.load(path)
-    except ModelLoadError:
-        raise
+            program = torch.export.load(copy)
+            root = program.module(check_guards=False)
+            assert isinstance(root, fx.GraphModule)
+            check_memory(root, program.example_inputs)
+            return _with_modules(root), _input_shape(program)
+    except UnsafeProgramError as error:
+        raise ModelLoadError(f"{path} was not loaded: {error}", hint=_INSTEAD) from error
     except Exception as error:  # zip, JSON, version and pickle errors, by what is wrong with the file
+        why = str(error) if isinstance(error, ArchiveError) else type(error).__name__
         raise ModelLoadError(
-            f"{path} is not a program that torch.export saved ({type(error).__name__})",
+            f"{path} is not a program that torch.export saved ({why})",
             hint="write one with torch.export.save(torch.export.export(model, (example,)), 'model.pt2')",
         ) from error
-    return _with_modules(program), _input_shape(program)
-
-
-def _refuse_pickled_objects(path: Path) -> None:
-    with zipfile.ZipFile(path) as archive:
-        pickled = [name for name in archive.namelist() if "custom_obj" in name or "opaque_obj" in name]
-    if pickled:
-        raise ModelLoadError(
-            f"{path} carries pickled objects ({pickled[0]}), which could run any code when read",
-            hint="export the network without custom objects",
-        )
 
 
 @contextmanager
@@ -85,9 +83,7 @@ def _input_shape(program: torch.export.ExportedProgram) -> tuple[int, ...] | Non
     return tuple(example.shape[1:]) if isinstance(example, torch.Tensor) else None
 
 
-def _with_modules(program: torch.export.ExportedProgram) -> nn.Module:
-    root = program.module(check_guards=False)
-    assert isinstance(root, fx.GraphModule)
+def _with_modules(root: fx.GraphModule) -> nn.Module:
     places, modules = _build_modules(root)
     for place, module in modules.items():
         _put(root, place, module)
@@ -122,9 +118,15 @@ def _place(node: fx.Node) -> str:
     if node.target is aten.dropout.default:
         return node.name
     weight = node.args[1]
-    is_parameter = isinstance(weight, fx.Node) and weight.op == "get_attr"
+    is_parameter = isinstance(weight, fx.Node) and weight.op == "get_attr" and not _has_computed_bias(node)
     owner, _, leaf = str(weight.target).rpartition(".") if is_parameter else ("", "", "")  # type: ignore[union-attr]
     return owner if leaf == "weight" else ""
+
+
+def _has_computed_bias(node: fx.Node) -> bool:
+    """A module's bias is a parameter: a call with another one stays a call."""
+    bias = node.args[2] if len(node.args) > 2 else node.kwargs.get("bias")
+    return isinstance(bias, fx.Node) and bias.op != "get_attr"
 
 
 def _arguments(root: fx.GraphModule, node: fx.Node) -> _Arguments:

@@ -54,7 +54,7 @@ from hwbmpq.cli.options.settings import (
 from hwbmpq.cli.progress import TrainingProgress
 from hwbmpq.cli.render.plan import explained_infeasible
 from hwbmpq.cli.render.report import accuracy_lines, baseline_line, print_run
-from hwbmpq.cli.render.tables import OutputConsole, counted, print_json, print_remarks
+from hwbmpq.cli.render.tables import OutputConsole, counted, print_json, print_remarks, print_wrapped
 from hwbmpq.errors import HwbmpqError, OtherRankError, RunStoppedError
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def _make_folder(
     settings: "RunSettings", folder: "RunDirectory", console: Console, *, overwrite: bool
 ) -> None:
     folder.create(overwrite=overwrite)
-    console.print(f"run: {escape(str(folder.path))}", soft_wrap=True)
+    print_wrapped(console, f"run: {escape(str(folder.path))}")
     facts = {
         "written by": f"hwbmpq {hwbmpq.__version__}, Python {platform.python_version()}",
         "begun": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -240,14 +240,14 @@ def _announce(
 ) -> None:
     validation = "" if data.validation is None else f", {len(data.validation):,} validation"
     classes = "" if data.classes is None else f", {data.classes} classes"
-    console.print(
+    print_wrapped(
+        console,
         f"[bold]{escape(model.title)}[/] on {escape(settings.target)}, {escape(settings.data)}: "
         f"{len(data.train):,} training{validation} and {len(data.test):,} test {data.samples}{classes}",
-        soft_wrap=True,
     )
-    console.print(escape(data.inputs), soft_wrap=True)
+    print_wrapped(console, escape(data.inputs))
     if settings.epochs:
-        console.print(_augmentation(settings, data), soft_wrap=True)
+        print_wrapped(console, _augmentation(settings, data))
     remarks = list(data.remarks)
     if data.validation is None and settings.epochs:
         remarks.append("no images are held out for validation: the best epoch is chosen by the test images")
@@ -257,12 +257,13 @@ def _announce(
         )
     has_weights = settings.weights or settings.pretrained or settings.model.startswith("file:")
     if settings.epochs == 0 and not has_weights:
-        remarks.append("the weights are random, and nothing is trained: give --weights or --pretrained")
+        told = "the weights are random, and nothing is trained: give --weights or --pretrained"
+        print_remarks(Console(stderr=True, highlight=False), [told])  # with --quiet too
     if settings.amp and hwbmpq.training.find_device(settings.device).type == "cpu":
         remarks.append("mixed float precision is usually slower on CPUs")
     print_remarks(console, remarks)
     if args.recipe is not None:
-        console.print(_compared_with_paper(args.recipe, settings), soft_wrap=True)
+        print_wrapped(console, _compared_with_paper(args.recipe, settings))
 
 
 def _augmentation(settings: "RunSettings", data: "ImageData") -> str:

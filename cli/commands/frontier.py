@@ -88,6 +88,8 @@ def run(args: argparse.Namespace) -> None:
         for name, frontier in frontiers.items():
             print_frontier(console, frontier, units, title=f"{title} on {name}", all_rows=args.all)
         print_remarks(console, [*prepared.remarks, *prepared.sensitivity.remarks])
+        if prepared.inputs:
+            console.print(prepared.inputs, markup=False)
     if plot is not None:
         plot_frontiers(frontiers, costs, units, plot, title=title, objective=args.objective)
         if not args.json:
@@ -108,6 +110,7 @@ def _content(
     return {
         "model": prepared.model.spec,
         "objective": args.objective,
+        "inputs": prepared.inputs,
         "remarks": [*prepared.remarks, *(r for space in prepared.spaces for r in space.remarks)],
         "units": {cost: units[cost] for frontier in frontiers.values() for cost in frontier.costs},
         "frontiers": {

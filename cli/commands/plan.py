@@ -57,7 +57,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_sensitivity_options(parser)
     parser.add_argument(
-        "--brief", action="store_true", help="leave prices and runner-ups out: one solve only"
+        "--brief",
+        action="store_true",
+        help="leave out what budgets are worth and the runner-up of each layer: one solve only",
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page with plots")
     add_output_options(parser, rows="layer of a large network")

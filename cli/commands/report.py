@@ -20,7 +20,7 @@ import hwbmpq
 from hwbmpq.cli.options.common import HTML, add_output_options, check_output
 from hwbmpq.cli.progress import progress
 from hwbmpq.cli.render.report import print_comparison, print_report
-from hwbmpq.cli.render.tables import OutputConsole, print_json
+from hwbmpq.cli.render.tables import OutputConsole, line_console, print_json
 from hwbmpq.errors import HwbmpqError
 
 if TYPE_CHECKING:
@@ -44,9 +44,7 @@ def run(args: argparse.Namespace) -> None:
     if args.html is not None:
         path = hwbmpq.report.html.write_page(reports, args.html)
         if not args.json:
-            OutputConsole(soft_wrap=True).print(
-                f"wrote {path} ({path.stat().st_size / 2**10:.0f} KiB)", markup=False
-            )
+            line_console().print(f"wrote {path} ({path.stat().st_size / 2**10:.0f} KiB)", markup=False)
     if args.json:
         content: Any = [report.to_dict() for report in reports]
         print_json(content[0] if len(content) == 1 else content)

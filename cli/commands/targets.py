@@ -29,7 +29,7 @@ from hwbmpq.cli.options.common import activation_bits, add_command, add_output_o
 from hwbmpq.cli.options.network import describe_model
 from hwbmpq.cli.options.settings import add_model_options, add_settings, setting_text
 from hwbmpq.cli.render.costs import print_comparison, print_layer_costs
-from hwbmpq.cli.render.tables import OutputConsole, print_json, print_remarks
+from hwbmpq.cli.render.tables import OutputConsole, line_console, print_json, print_remarks
 from hwbmpq.cli.render.targets import (
     listing_dict,
     print_check,
@@ -157,7 +157,7 @@ def run_check(args: argparse.Namespace) -> None:
     """Find every problem in profile files (exit code 2 if any)."""
     problems: list[ProfileProblem] = []
     report: list[dict[str, Any]] = []
-    console = OutputConsole(soft_wrap=True)
+    console = line_console()
     for file in args.files:
         try:
             profile, remarks = _check(file, is_strict=args.strict)
@@ -221,18 +221,22 @@ def run_new(args: argparse.Namespace) -> None:
     path = Path(args.output) / f"{name}.yaml"
     if path.exists() and not args.force:
         raise HwbmpqError(f"{path} exists", hint="give another name, or --force to overwrite it")
+    if name in {listing.name for listing in hwbmpq.hardware.list_profiles()}:
+        told = f"there is a profile {name} already: --target {name} may find that one, --target {path} finds yours"
+        print_remarks(Console(stderr=True, highlight=False), [told])
     if args.base:
         text = hwbmpq.hardware.profile_based_on(name, _base(args.base, Path(args.output)))
     else:
         text = hwbmpq.hardware.new_profile(name, _ask() if args.interactive else None)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        with hwbmpq.io.atomic_write(path) as file:
+            file.write(text.encode())
     except OSError as error:
         raise HwbmpqError(f"cannot write {path}: {error.strerror or error}") from None
     todo = "Look it over" if args.interactive else "Replace every FILL_IN"
     text = f"wrote [bold]{escape(str(path))}[/]. {todo}, then: hwbmpq targets check {escape(str(path))}"
-    OutputConsole(soft_wrap=True).print(text)
+    line_console().print(text)
 
 
 def _base(target: str, output: Path) -> "HardwareProfile":

@@ -12,7 +12,7 @@ from hwbmpq.cli.options.common import add_command, add_count, add_output_options
 from hwbmpq.cli.options.network import describe_model, load_model
 from hwbmpq.cli.options.settings import add_settings, setting_text
 from hwbmpq.cli.progress import progress
-from hwbmpq.cli.render.tables import OutputConsole, print_json
+from hwbmpq.cli.render.tables import OutputConsole, line_console, print_json, print_remarks
 from hwbmpq.cli.render.targets import kernel_counts, print_kit, print_measured, print_validation
 from hwbmpq.errors import HwbmpqError, RunStoppedError
 from hwbmpq.values import DEFAULT_TIE
@@ -159,7 +159,7 @@ def run_measure(args: argparse.Namespace) -> None:
             hwbmpq.measure.write_kit(
                 args.kit, kernels, widths=widths, models=models, overwrite=args.overwrite, on_written=advance
             )
-        print_kit(OutputConsole(soft_wrap=True), args.kit, args.name)
+        print_kit(line_console(), args.kit, args.name)
         return
     results = _measured_here(args, kernels, widths, models)
     if not results.is_complete:
@@ -220,9 +220,7 @@ def _write(measurement: "Measurement", args: argparse.Namespace) -> None:
         print_json(content)
         return
     example = measurement.results.manifest.models[0].partition(" ")[0] or DEFAULT_MODELS[0]
-    print_measured(
-        OutputConsole(soft_wrap=True), profile, target=_target(profile, args.output), model=example
-    )
+    print_measured(line_console(), profile, target=_target(profile, args.output), model=example)
 
 
 def _target(profile: "HardwareProfile", folder: Path | None) -> str:
@@ -245,6 +243,7 @@ def run_validate(args: argparse.Namespace) -> None:
     """
     profile = hwbmpq.load_profile(args.target)
     hwbmpq.measure.measurement_record(profile)  # before anything slow
+    print_remarks(Console(stderr=True, highlight=False), hwbmpq.hardware.remarks_on(profile))
     asked = args.bits or [
         text for text in _COMPARED if text in {str(pair.precision) for pair in profile.pairs}
     ]

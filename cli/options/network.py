@@ -30,18 +30,17 @@ if TYPE_CHECKING:
 def describe_model(
     args: argparse.Namespace, *, needs_values: bool = False, data: "OpenData | None" = None
 ) -> "tuple[LoadedModel, LayerGraph]":
-    """The network that the options name, and its graph; of the size of ``data`` if nothing else says a size.
+    """The network that the options name, and its graph; of the size of ``data`` if that cannot be resized.
 
     A zoo's network is built on the meta device, without memory for its weights, if nothing needs them.
     """
     needs_values = needs_values or args.pretrained or args.weights or args.model.startswith("file:")
+    sizes = {} if data is None or data.are_images else _sizes(args.model, data)
     # Zoos and factories print; stdout is for the result.
     with status(f"reading {args.model}"), redirect_stdout(sys.stderr):
         for device in ("cpu",) if needs_values else ("meta", "cpu"):
             try:
-                model = load_model(
-                    args, num_classes=args.num_classes, device=device, **_sizes(args.model, data)
-                )
+                model = load_model(args, num_classes=args.num_classes, device=device, **sizes)
                 example = model.example_input()
                 if data is not None:
                     example = example.to(data.input_dtype(given_on_command_line(args).get("normalise")))
@@ -75,13 +74,11 @@ def load_model(
     )
 
 
-def _sizes(model: str, data: "OpenData | None") -> "dict[str, Any]":
+def _sizes(model: str, data: "OpenData") -> "dict[str, Any]":
     """The input size that the data asks for, as options of ``load_model``.
 
     One's own network may say its size itself, which stands above that.
     """
-    if data is None:
-        return {}
     if not model.startswith("file:"):
         return {"input_size": data.default_input_size}
     return {"default_input_size": data.default_input_size or data.common_size}

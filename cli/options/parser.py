@@ -104,13 +104,17 @@ class Within:
             ("at most", self.at_most),
             ("below", self.below),
         )
-        return " and ".join(f"{word} {bound:g}" for word, bound in said if bound is not None)
+        return " and ".join(f"{word} {_plain(bound)}" for word, bound in said if bound is not None)
 
     @property
     def example(self) -> str:
         """A value that is taken."""
         tried = (self.usual, self.at_least, 1 if self.kind is int else 0.1, 1)
         return f"{next((n for n in tried if n is not None and self.holds(n)), 1):g}"
+
+
+def _plain(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:g}"
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):

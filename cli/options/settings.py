@@ -56,11 +56,12 @@ def add_settings(group: argparse._ActionsContainer, names: str, **options: Any) 
         info = fields[name]
         default = None if info.is_required() else info.default
         shown = ", ".join(map(str, default)) if isinstance(default, tuple) else default
+        shown = {True: "yes", False: "no"}[shown] if isinstance(shown, bool) else shown
         said = _argument(name, info.annotation)
         text, notes = setting_text(name), []
         if isinstance(said.get("choices"), RegistryNames) or said.get("metavar") == "NAME":
             notes.append("one of %(choices)s")
-        if default not in (None, False, (), {}) and "by default" not in text:
+        if default is not None and default not in ((), {}) and "by default" not in text:
             notes.append(f"default: {shown}")
         text += f" ({'; '.join(notes)})" if notes else ""
         arguments = {"default": default, "help": text, **said, **options}
@@ -98,8 +99,8 @@ def _argument(name: str, annotation: Any) -> dict[str, Any]:
     if kind is bool:
         return {"action": argparse.BooleanOptionalAction}
     if get_origin(kind) is Literal:
-        words = tuple(str(choice) for choice in get_args(kind))
-        return {"choices": words, **({"metavar": "NAME"} if len(",".join(words)) > _LONG_CHOICES else {})}
+        choices = tuple(str(choice) for choice in get_args(kind))
+        return {"choices": choices, **({"metavar": "NAME"} if len(",".join(choices)) > _LONG_CHOICES else {})}
     if get_origin(kind) is tuple:
         kind = several(get_args(kind)[0], _VALUES[name])
     return {"type": _within(name, kind), "metavar": _VALUES.get(name, _VALUES.get(kind))}
@@ -153,7 +154,12 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool = True,
 def add_data_options(group: argparse._ActionsContainer, **options: Any) -> None:
     """``--data``, where to look for it and how to take it; ``options`` are those of ``--data``."""
     add_settings(group, "data", **options)
-    add_settings(group, "data_root")
+    is_of_run = "default" in options  # of a run that exists, whose own data are the default
+    add_settings(
+        group,
+        "data_root",
+        **({"help": "where data sets are (default: where the run's are)"} if is_of_run else {}),
+    )
     add_settings(group, "normalise mean std layout", default=None)
     group.add_argument("--download", action="store_true", help="fetch the data set if it is not there")
 

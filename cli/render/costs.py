@@ -189,7 +189,9 @@ def print_comparison(console: Console, all_costs: Sequence["NetworkCosts"], *, t
     pairs = {(width, costs.label(width)) for costs in all_costs for width in costs.widths}
     console.print(f"[bold]{escape(title)}, every layer at one weight width[/]\n")
     for name in names:
-        print_side_by_side(console, all_costs, partial(_comparison, name=name, pairs=sorted(pairs)))
+        print_side_by_side(
+            console, all_costs, partial(_comparison, name=name, pairs=sorted(pairs, key=_by_bits))
+        )
     console.print(
         "[dim]W2A8: weights of 2 bits, activations of 8. gain: against the widest weights of "
         "the same device; the first and the last layer keep their width[/]\n"
@@ -202,6 +204,12 @@ def print_comparison(console: Console, all_costs: Sequence["NetworkCosts"], *, t
                 console.print(
                     f"[bold]{escape(costs.profile.target)}:[/] [yellow]no {name}:[/] it has no model for it"
                 )
+
+
+def _by_bits(pair: tuple[int, str]) -> tuple[int, int, str]:
+    """W2A8 before W2A16."""
+    width, label = pair
+    return width, len(label), label
 
 
 def _comparison(group: Sequence["NetworkCosts"], name: str, pairs: Sequence[tuple[int, str]]) -> Table:

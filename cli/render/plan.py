@@ -182,8 +182,14 @@ def _cost_table(plan: "Plan", width: int) -> Table:
             cells = [f"≥ {cell}" if c.is_lower_bound else cell for cell, c in zip(cells, costs, strict=True)]
         table.add_row(label, *cells, share, style=style)
 
+    over = any(cost.budget is not None and cost.total > cost.budget for cost in plan.costs.values())
     totals = [Text(amount_of(cost), style="red" if cost.is_lower_bound else "") for cost in costs]
-    table.add_row("this plan", *totals, f"{plan.share_of_range(plan.allocation.objective):.1%}", style="bold")
+    table.add_row(
+        "this plan, over budget" if over else "this plan",
+        *totals,
+        f"{plan.share_of_range(plan.allocation.objective):.1%}",
+        style="bold red" if over else "bold",
+    )
     add("budget", [cost.budget for cost in costs], None)
     left = [None if c.budget is None or c.is_lower_bound else c.budget - c.total for c in costs]
     add("left", left, None)

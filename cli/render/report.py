@@ -39,8 +39,13 @@ def print_report(console: Console, report: "RunReport", *, all_rows: bool = Fals
 
 
 def _print_headlines(console: Console, report: "RunReport") -> None:
-    rows = ((one.name, _cell(one), one.text(one.budget), one.text(one.reference)) for one in report.headlines)
+    rows = ((one.name, _cell(one), _budget(one), one.text(one.reference)) for one in report.headlines)
     print_table(console, "Result", ("", ">", ">budget", ">in float"), rows)
+
+
+def _budget(headline: "Headline") -> Text:
+    over = headline.is_met is False
+    return Text(headline.text(headline.budget) + (" exceeded" if over else ""), style="red" if over else "")
 
 
 def _print_epochs(console: Console, report: "RunReport") -> None:
@@ -161,11 +166,10 @@ def print_run(
 def _size_line(size: "SizeAccount") -> str:
     device = size.on_device
     actual, total = device.actual_bytes or 0, size.actual_bytes or 0
-    foretold = (
-        "as planned" if actual == device.predicted_bytes else f"{in_bytes(device.predicted_bytes)} foretold"
-    )
+    predicted = device.predicted_bytes
+    compared = "as planned" if actual == predicted else f"{in_bytes(predicted)} predicted"
     return (
-        f"model.safetensors: {in_bytes(total)}: {in_bytes(actual)} that the device stores ({foretold}) and "
+        f"model.safetensors: {in_bytes(total)}: {in_bytes(actual)} that the device stores ({compared}) and "
         f"{in_bytes(total - actual)} of file header; hwbmpq.load reads it"
     )
 
@@ -173,7 +177,7 @@ def _size_line(size: "SizeAccount") -> str:
 def accuracy_lines(result: "Compression", settings: "RunSettings") -> list[str]:
     found, progress = result.evaluation, result.progress
     metric = result.metric
-    images = counted(found.images, "image")
+    images = counted(found.images, result.samples.removesuffix("s"))
     line = f"[bold]test {escape(metric.name)} {metric.text(found.value)}[/] on {images}"
     if progress.float_accuracy is not None:
         in_float, change = progress.float_accuracy, found.value - progress.float_accuracy

@@ -36,7 +36,14 @@ def print_json(content: Any) -> None:
     sys.stdout.write(json.dumps(content, indent=2) + "\n")  # ASCII: escapes what could act on a terminal
 
 
-def print_wrapped(console: Console, text: str) -> None:
+def line_console() -> OutputConsole:
+    """For sentences and commands to paste: wrapped at words in a terminal, whole lines elsewhere."""
+    console = OutputConsole()
+    console.soft_wrap = not console.is_terminal
+    return console
+
+
+def print_wrapped(console: Console, text: "str | Text") -> None:
     """Wrapped at words in a terminal; in a file or a pipe, a sentence stays on its line."""
     console.print(text, soft_wrap=not console.is_terminal)
 

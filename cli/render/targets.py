@@ -122,7 +122,7 @@ def listing_dict(listing: "Listing") -> dict[str, Any]:
 def print_head(console: Console, profile: "HardwareProfile") -> None:
     """What the device is, and what to beware of."""
     console.print(f"[bold]{escape(profile.target)}[/] ({_class(profile)}): {escape(profile.title)}")
-    print_remarks(console, profile.caveats)
+    print_remarks(console, [*profile.caveats, *hwbmpq.hardware.remarks_on(profile)])
     console.print()
 
 

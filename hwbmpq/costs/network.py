@@ -22,6 +22,7 @@ from hwbmpq.hardware.profile import (
     uniform,
     weight_widths,
 )
+from hwbmpq.hardware.remarks import remarks_on
 from hwbmpq.values import FLOAT_BITS, Layer, Precision
 
 _ALWAYS = ("memory", "activation_memory")
@@ -196,7 +197,7 @@ _PROBE = Layer(
 
 
 def check_cost_models(profile: HardwareProfile) -> tuple[str, ...]:
-    """Remarks on a profile: costs that it cannot answer yet, and its assumed and uncertain figures.
+    """Remarks on a profile: probable mistakes, costs that it cannot answer yet, and its assumed and uncertain figures.
 
     Unknown models, options and budgets raise ``ProfileError``. A missing figure is not a fault of the file.
     """
@@ -215,6 +216,7 @@ def check_cost_models(profile: HardwareProfile) -> tuple[str, ...]:
         raise ProfileError(problems)
     doubtful = [path for path, figure, _ in profile.figures() if figure.is_doubtful]
     return (
+        *remarks_on(profile),
         *unanswered_costs(profile),
         *([f"assumed or uncertain: {', '.join(doubtful)}"] if doubtful else []),
     )

@@ -187,8 +187,7 @@ class LoaderImages:
                 continue
             for start in range(0, count, batch_size):
                 part = slice(start, start + batch_size)
-                fewer = inputs[part] if isinstance(inputs, Tensor) else ModelInputs.of(inputs).part(part)
-                yield fewer, part_of(targets, part, count)
+                yield ModelInputs.of(inputs).part(part).given, part_of(targets, part, count)
 
     def first(self, count: int, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Whole batches of about ``count`` images."""

@@ -17,7 +17,7 @@ from hwbmpq.data.dataset import Size, StoredPart, centred_window, to_grey
 from hwbmpq.data.registry import DataParts, Request, register
 from hwbmpq.data.torchvision_import import import_torchvision
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.io import open_regular
+from hwbmpq.io import open_regular, read_regular
 from hwbmpq.printable import cut
 
 _LAYOUT_HINT = "make it train/CLASS/IMAGE and val/CLASS/IMAGE (or test/)"
@@ -138,9 +138,16 @@ def open_tinyimagenet(request: Request) -> DataParts:
     root = request.root if (request.root / "wnids.txt").is_file() else request.root / _TINY_FOLDER
     if not (root / "wnids.txt").is_file():
         raise HwbmpqError(f"{request.spec}: there is no {root.absolute()}/wnids.txt", hint=_TINY_HINT)
-    classes = sorted((root / "wnids.txt").read_text().split())
+    classes = sorted(_text(root / "wnids.txt").split())
     test = _tiny_test(root / "val", classes) if request.needs_test else None
     return _parts(_samples(root / "train", classes), test, classes)
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_regular(path, _MOST_FILE_BYTES).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise HwbmpqError(f"{path}: cannot be read: {error}", hint=_TINY_HINT) from error
 
 
 def _tiny_test(folder: Path, classes: Sequence[str]) -> Samples:
@@ -149,7 +156,7 @@ def _tiny_test(folder: Path, classes: Sequence[str]) -> Samples:
         raise HwbmpqError(f"there is no {annotations.absolute()}", hint=_TINY_HINT)
     labels = {name: label for label, name in enumerate(classes)}
     samples: Samples = []
-    for number, line in enumerate(annotations.read_text().splitlines(), 1):
+    for number, line in enumerate(_text(annotations).splitlines(), 1):
         file, name, *_ = [*line.split("\t"), ""]
         if name not in labels:
             raise HwbmpqError(

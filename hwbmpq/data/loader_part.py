@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
 
 from hwbmpq import distributed
+from hwbmpq.inputs import ModelInputs, part_of, sample_count
 
 _EVALUATED_AT_ONCE = 250
 
@@ -78,8 +79,9 @@ class FirstSamples:
 
     def __iter__(self) -> Iterator[Any]:
         left = self.limit
-        for inputs, labels in self.loader:
+        for inputs, targets in self.loader:
             if left <= 0:
                 return
-            yield inputs[:left], labels[:left]
-            left -= len(labels)
+            count = sample_count(inputs)
+            yield ModelInputs.of(inputs).part(slice(left)).given, part_of(targets, slice(left), count)
+            left -= count

@@ -46,6 +46,11 @@ class OpenData:
         return self.parts.image_size
 
     @property
+    def are_images(self) -> bool:
+        """Whether they can be made to fit any input of (C, H, W)."""
+        return not self.parts.holds_arrays and not isinstance(self.parts.train, LoaderPart)
+
+    @property
     def common_size(self) -> tuple[int, ...] | None:
         """That of all images; None if each may have its own."""
         images = getattr(self.parts.train, "images", None)
@@ -134,7 +139,7 @@ class OpenData:
         seed: int,
         batch_size: int,
     ) -> ImageData:
-        train, test = self.parts.train, self.parts.test
+        train, test, validation = self.parts.train, self.parts.test, self.parts.validation
         assert isinstance(train, LoaderPart)
         if normalise not in (None, "none") or self.layout != "auto":
             raise HwbmpqError(
@@ -145,6 +150,9 @@ class OpenData:
             train.training_loader(batch_size=batch_size, limit=limits[0], seed=seed),
             test.test_loader(limit=limits[1], seed=seed) if isinstance(test, LoaderPart) else (),
             classes=self.classes,
+            validation=validation.test_loader(limit=None, seed=seed)
+            if isinstance(validation, LoaderPart)
+            else None,
             name=self.name,
             input_size=input_size,
         )
@@ -208,7 +216,7 @@ class OpenData:
         return [
             LabelledArrays(
                 name=self.name,
-                pixels=Resident(pixels=held.index_select(0, part.indices)),
+                pixels=Resident(pixels=held, indices=part.indices),
                 labels=part.labels,
                 classes=self.classes,
                 input_size=size,

@@ -41,6 +41,8 @@ class DataParts:
     train: Part | LoaderPart
     test: Part | LoaderPart | None
     """None only if none was asked for."""
+    validation: Part | None = None
+    """None: some of the training part is held out."""
     classes: int | None
     """None if the targets are not classes."""
     image_size: tuple[int, ...]

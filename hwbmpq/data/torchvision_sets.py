@@ -19,10 +19,12 @@ from hwbmpq.data.dataset import ArrayImages, StoredPart
 from hwbmpq.data.registry import DataParts, Request, parts_in_memory, register
 from hwbmpq.data.torchvision_import import import_torchvision
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.io import open_regular
 
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 """Where Debian's package dataset-fashion-mnist puts its files."""
 _BYTES = 0x08  # the type of IDX's values
+_MOST_BYTES = 1 << 28
 _CIFAR = {"cifar10": "CIFAR10", "cifar100": "CIFAR100"}
 
 
@@ -127,7 +129,9 @@ def _file(folder: Path, name: str) -> Path | None:
 def read_idx(path: Path, *, dimensions: int) -> Tensor:
     """Bytes in the shape that the file's head gives: two zeros, type, dimensions, then each length (big-endian)."""
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with open_regular(path, _MOST_BYTES) as file:
+            stream = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
+            content = stream.read(_MOST_BYTES)
     except (OSError, EOFError, zlib.error) as error:
         raise HwbmpqError(f"{path}: cannot be read: {error}", hint="get the file again") from error
     head = 4 + 4 * dimensions

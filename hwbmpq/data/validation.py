@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler, Subset
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+)
 
 from hwbmpq.data.batches import LoaderImages
 from hwbmpq.data.images import ImageData, LabelledImages, Resident
@@ -88,16 +95,24 @@ def _loader_split(images: LoaderImages, count: int, seed: int) -> tuple[LoaderIm
     loader = images.loader
     if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset) or not loader.batch_size:
         return None
-    is_shuffled = type(loader.sampler) is RandomSampler and not loader.sampler.replacement
-    if not is_shuffled and type(loader.sampler) is not SequentialSampler:
+    sampler = loader.sampler
+    if type(sampler) not in (RandomSampler, SequentialSampler, DistributedSampler):
+        return None
+    if isinstance(sampler, RandomSampler) and sampler.replacement:
         return None
     total = len(loader.dataset)  # type: ignore[arg-type]
     held = set(held_out(None, total, count, seed).tolist())
     kept = [index for index in range(total) if index not in held]
     names = "batch_size num_workers collate_fn pin_memory timeout worker_init_fn multiprocessing_context generator"
     options = {name: getattr(loader, name) for name in f"{names} prefetch_factor persistent_workers".split()}
-    train, validation = (
-        DataLoader(Subset(loader.dataset, part), shuffle=shuffle, drop_last=drop_last, **options)
-        for part, shuffle, drop_last in ((kept, is_shuffled, loader.drop_last), (sorted(held), False, False))
-    )
+    validation = DataLoader(Subset(loader.dataset, sorted(held)), **options)
+    fewer = Subset(loader.dataset, kept)
+    if isinstance(sampler, DistributedSampler):
+        ranks = sampler.num_replicas
+        order = {name: getattr(sampler, name) for name in "num_replicas rank shuffle seed drop_last".split()}
+        options |= {"batch_size": max(1, min(loader.batch_size, len(kept) // ranks))}
+        options |= {"sampler": DistributedSampler(fewer, **order)}
+    else:
+        options |= {"shuffle": isinstance(sampler, RandomSampler)}
+    train = DataLoader(fewer, drop_last=loader.drop_last, **options)
     return replace(images, loader=train), replace(images, loader=validation)

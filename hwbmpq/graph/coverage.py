@@ -90,6 +90,8 @@ def _macs_key(model: nn.Module, operation: Operation) -> _Key:
         return (operation.weight, type(owner).__name__, "functional weight")
     if isinstance(module, nn.MultiheadAttention):
         return (path, type(module).__name__, "activation product")
-    if operation.kind in LAYER_KINDS or operation.parameters:
+    if operation.kind in LAYER_KINDS:
+        return (path, type(module).__name__, "functional weight")  # computed before
+    if operation.parameters:
         return (path, type(module).__name__, _reason(module, {operation.kind}))
     return (path, operation.kind, "activation product")

@@ -23,6 +23,7 @@ from hwbmpq.hardware.profile import layer_candidates as layer_candidates
 from hwbmpq.hardware.profile import trained_precisions as trained_precisions
 from hwbmpq.hardware.profile import uniform as uniform
 from hwbmpq.hardware.profile import weight_widths as weight_widths
+from hwbmpq.hardware.remarks import remarks_on as remarks_on
 from hwbmpq.hardware.schema import Figure as Figure
 from hwbmpq.hardware.schema import NumberFormat as NumberFormat
 from hwbmpq.hardware.schema import WidthPair as WidthPair

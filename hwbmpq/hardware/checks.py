@@ -11,6 +11,7 @@ from hwbmpq.hardware.normalise import BLANK
 from hwbmpq.hardware.profile import SCHEMA_ID, HardwareProfile
 from hwbmpq.hardware.schema import Array, Figure, LookupTableRef, block_of, fields_by_key, short_keys
 from hwbmpq.units import shown
+from hwbmpq.values import Precision, is_width
 
 Location = tuple[str | int, ...]
 
@@ -137,6 +138,7 @@ def _inconsistencies(profile: HardwareProfile) -> Iterator[tuple[Location, str]]
     yield from _origins(profile)
     yield from _widths(profile)
     yield from _repeated(profile)
+    yield from _pins(profile)
     if profile.compute.efficiency and profile.compute.efficiency.value > 1:
         yield ("compute", "efficiency"), "is a share of the peak: at most 1"
     for index, row in enumerate(profile.compute.table):
@@ -211,6 +213,18 @@ def _widths(profile: HardwareProfile) -> Iterator[tuple[Location, str]]:
     ends = profile.constraints.first_last
     if ends and (ends.w, ends.a) not in [(pair.weight, pair.activation) for pair in pairs]:
         yield ("constraints", "first_last"), f"{ends.w}×{ends.a} is not a pair of this device"
+
+
+def _pins(profile: HardwareProfile) -> Iterator[tuple[Location, str]]:
+    for pattern, width in profile.constraints.pin.items():
+        try:
+            if not is_width(width):
+                Precision.parse(str(width))
+        except ValueError:
+            yield (
+                ("constraints", "pin", pattern),
+                f"{shown(width)} is not a width: write 8, or a pair such as W4A8",
+            )
 
 
 def _repeated(profile: HardwareProfile) -> Iterator[tuple[Location, str]]:

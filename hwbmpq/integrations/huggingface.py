@@ -15,6 +15,8 @@ from hwbmpq.integrations.trainers import (
     keep_calibration,
     save_without_sharing,
 )
+from hwbmpq.io import atomic_write, open_regular
+from hwbmpq.models.archives import check_archive
 from hwbmpq.search.allocator import BitAllocator
 
 try:
@@ -27,6 +29,7 @@ except ImportError as error:
     ) from error
 
 STATE_FILE = "hwbmpq_allocator.pt"
+_MOST_BYTES = 1 << 32
 
 
 class BitAllocationCallback(TrainerCallback):
@@ -97,7 +100,9 @@ class BitAllocationCallback(TrainerCallback):
     def _load(self, folder: Path) -> None:
         if not (folder / STATE_FILE).is_file():
             raise HwbmpqError(f"{folder} was saved without a BitAllocationCallback: it has no {STATE_FILE}")
-        self.allocator.load_state_dict(torch.load(folder / STATE_FILE, weights_only=True))
+        with open_regular(folder / STATE_FILE, _MOST_BYTES) as file:
+            check_archive(file)
+            self.allocator.load_state_dict(torch.load(file, weights_only=True))
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         if not self._is_attached:
@@ -125,7 +130,8 @@ class BitAllocationCallback(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         if args.should_save:
             folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
-            torch.save(self.allocator.state_dict(), folder / STATE_FILE)
+            with atomic_write(folder / STATE_FILE) as file:
+                torch.save(self.allocator.state_dict(), file)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:

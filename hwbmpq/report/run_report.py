@@ -189,6 +189,8 @@ def build_report(
     decisions = {record["epoch"]: record["decision"] for record in history if record.get("decision")}
     epochs = tuple(_epoch(facts, record) for record in history)
     state = f"epoch {epochs[-1].epoch if epochs else 0} of {facts.settings.get('epochs', '?')}"
+    if epochs and epochs[-1].has_decision:
+        state += ", before the widths that were decided after it"
     return RunReport(
         name=name,
         facts=facts,
@@ -208,9 +210,8 @@ def build_report(
 
 
 def _costs_now(facts: RunFacts, last: Mapping[str, Any]) -> list[Headline]:
-    """What the widths of a run cost that has not ended; nothing for one in float, which no table has."""
-    decision = last.get("decision") or {}
-    bits = {name: Precision.parse(text) for name, text in (decision.get("after") or last["bits"]).items()}
+    """What the widths cost that the last epoch was trained and measured at; nothing for a run in float, which no table has."""
+    bits = {name: Precision.parse(text) for name, text in last["bits"].items()}
     if any(bits[name] not in options for name, options in facts.choices.items()):
         return []
     weights = FLOAT_BITS * sum(layer.parameters for layer in facts.layers)  # all that 0.1.0 counted

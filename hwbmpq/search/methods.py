@@ -59,10 +59,11 @@ class Method:
             keep_float=config.keep_float,
             needs_budget=self.keeps_budget,
         )
+        kept = () if self.in_float else space.remarks  # they are about widths
         if not config.budgets or self.keeps_budget:
-            return space
-        remark = f"the method {self.name} keeps no budget: {', '.join(config.budgets)} may end above it"
-        return replace(space, remarks=(*space.remarks, remark))
+            return replace(space, remarks=kept)
+        remark = f"the method {self.name} does not enforce budgets: {', '.join(config.budgets)} may exceed its limit"
+        return replace(space, remarks=(*kept, remark))
 
     def check(self, space: SearchSpace, config: AllocationConfig) -> None:
         """Raise what would otherwise come up after the warm-up: ``InfeasibleBudget``, unknown names."""

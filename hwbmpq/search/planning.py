@@ -21,11 +21,12 @@ from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import LayerGraph
 from hwbmpq.graph.layergraph import outline
 from hwbmpq.hardware import uniform
-from hwbmpq.inputs import first_tensor
+from hwbmpq.inputs import Inputs, ModelInputs, first_tensor
 from hwbmpq.quant.layers import eval_mode
 from hwbmpq.report import Alternative, CostReport, LayerFacts, LayerReport, Node, Plan, RunFacts
 from hwbmpq.search.space import Choices, SearchSpace
 from hwbmpq.sensitivity import measure_sensitivity
+from hwbmpq.sensitivity.measure import LossFunction
 from hwbmpq.values import Sensitivity
 
 _PACKAGES = ("torch", "timm", "pyomo", "highspy", "onnxruntime")
@@ -93,21 +94,30 @@ def measure(
     batch_size: int = MEASURING_BATCH,
     on_batch: Callable[[int], None] | None = None,
     is_trained: bool = False,
+    loss: LossFunction | None = None,
 ) -> Sensitivity:
     """Sensitivity by a short calibration pass, for the candidates of one or several devices; no training.
 
-    ``is_trained``: a network that does no better than guessing gets a remark.
+    ``is_trained``: a network that does no better than guessing gets a remark. ``loss`` is that of (outputs, targets), by
+    default a classifier's.
     """
     widths = {
         layer.name: sorted({p.weight_bits for options in choices for p in options[layer.name]})
         for layer in graph
     }
     widest = {layer.name: max(p for options in choices for p in options[layer.name]) for layer in graph}
-    batches, remarks = (None, ()) if images is None else _labelled(network, images, batch_size)
-    if images is not None and is_trained:
+    batches, remarks = (None, ()) if images is None else _labelled(network, images, batch_size, loss)
+    if images is not None and is_trained and loss is None:
         remarks = (*_doubts(network, images, batch_size), *remarks)
     found = measure_sensitivity(
-        network, graph, batches, method=method, precisions=widest, widths=widths, on_batch=on_batch
+        network,
+        graph,
+        batches,
+        method=method,
+        precisions=widest,
+        widths=widths,
+        on_batch=on_batch,
+        loss=loss,
     )
     return replace(found, remarks=(*found.remarks, *remarks))
 
@@ -128,9 +138,11 @@ def _doubts(network: nn.Module, images: LabelledImages | LoaderImages, batch_siz
 
 
 def _labelled(
-    network: nn.Module, images: LabelledImages | LoaderImages, batch_size: int
-) -> tuple[Iterator[tuple[Tensor, Tensor]], tuple[str, ...]]:
+    network: nn.Module, images: LabelledImages | LoaderImages, batch_size: int, loss: LossFunction | None
+) -> tuple[Iterator[tuple[Any, Any]], tuple[str, ...]]:
     """Batches for a network; if the labels are not those of its classes, with its own predictions as labels."""
+    if loss is not None:
+        return images.batches(batch_size), (f"calibrated on {len(images)} samples of {images.name}",)
     first = next(images.batches(1))[0]
     outputs = _predict(network, first).shape[-1]
     if outputs == images.classes:
@@ -142,9 +154,9 @@ def _labelled(
     )
 
 
-def _predict(network: nn.Module, images: Tensor) -> Tensor:
+def _predict(network: nn.Module, inputs: Inputs) -> Tensor:
     with eval_mode(network), torch.no_grad():
-        output = first_tensor(network(images))
+        output = first_tensor(ModelInputs.of(inputs).call(network))
     if output is None:
         raise HwbmpqError("the network returns no tensor: there is nothing to calibrate on")
     return output
@@ -170,6 +182,7 @@ def plan(
         allocation,
         objective=objective,
         with_explanation=with_explanation,
+        solver=solver,
         on_step=on_step,
     )
 
@@ -182,6 +195,7 @@ def report_on(
     objective: str = "linear",
     is_optimized: bool = True,
     with_explanation: bool = False,
+    solver: str = "auto",
     on_step: Callable[[int, int], None] | None = None,
 ) -> Plan:
     """The report of an allocation: its costs, and the single-width alternatives beside it."""
@@ -191,7 +205,7 @@ def report_on(
     explanation: Explanation | None = None
     if with_explanation:
         extra = {name: [_EXTRA_BITS] for name in space.limits if costs.table(name).unit == "bit"}
-        explanation = explain(allocation, increases=extra, on_step=on_step)
+        explanation = explain(allocation, increases=extra, solver=solver, on_step=on_step)
     return Plan(
         target=costs.profile.target,
         objective=objective,

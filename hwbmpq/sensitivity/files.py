@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.io import atomic_write
 from hwbmpq.json_file import read_json
 from hwbmpq.printable import cut
 from hwbmpq.units import shown
@@ -80,7 +81,8 @@ def save_sensitivity(sensitivity: Sensitivity, path: str | os.PathLike[str], **f
     document |= {"remarks": list(sensitivity.remarks)} | ({"facts": facts} if facts else {})
     try:
         text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False)
-        Path(path).write_text(text + "\n", encoding="utf-8")
+        with atomic_write(Path(path)) as file:
+            file.write(f"{text}\n".encode())
     except (TypeError, ValueError) as error:
         raise HwbmpqError(f"{path}: cannot be written as JSON: {error}") from error
     except OSError as error:

@@ -63,7 +63,7 @@ class RunSettings(AllocationConfig):
     # data
     data: str = "digits"
     """Labelled samples: a data set, folder:PATH (train/ and val/ or test/ with a folder of images or .npy files per
-    class), npz:PATH (x_train, y_train, x_test, y_test), file:PATH.py:FUNCTION (your code: returns two DataLoaders or
+    class), npz:PATH (x_train, y_train, x_test, y_test), file:PATH.py:FUNCTION (your code: returns DataLoaders or
     Datasets), or the embedded digits."""
     data_root: str | None = None
     """Where data sets are; by default data."""

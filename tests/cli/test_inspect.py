@@ -155,7 +155,7 @@ def test_a_network_without_layers_is_refused(capsys: pytest.CaptureFixture[str],
     code, _, err = run(capsys, "inspect", "--model", f"file:{tmp_path}/net.py:make", "--input", "3x4x4")
     assert code == 2
     assert "error: ReLU has no layer to quantize" in err
-    assert "try: hwbmpq quantizes nn.Conv*" in err
+    assert "try: hwbmpq quantizes convolutions, matrix products and embeddings" in err
 
 
 def test_debug_shows_the_traceback() -> None:
@@ -259,7 +259,7 @@ def test_every_reason_for_staying_in_float_is_explained() -> None:
             self.fc = torch.nn.Linear(8, 2)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x = torch.nn.functional.linear(x * self.scale + self.table.weight[0], self.kernel)
+            x = torch.nn.functional.linear(x * self.scale + self.table.weight[0], self.kernel.tanh())
             x = self.norm(self.attention(x, x, x, need_weights=False)[0])
             return self.fc(x @ x.transpose(1, 2) @ x)
 

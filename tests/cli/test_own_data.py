@@ -12,6 +12,7 @@ from torch import nn
 
 import hwbmpq
 from hwbmpq.cli.main import main
+from hwbmpq.cli.options.network import own_normalisation
 
 NETS = """
 import torch
@@ -299,3 +300,32 @@ def test_a_networks_own_input_size_stands_above_the_datas(run: Run) -> None:
     code, _, err = run("compress", *OWN, "file:nets.py:digits", "--epochs", "0", "--run-dir", "one")
     assert code == 0, err
     assert "digits at 1x8x8 on mpic" in err
+
+
+def test_a_plan_of_a_zoos_network_keeps_its_input_size(run: Run) -> None:
+    words = [
+        "--model",
+        "timm:mobilenetv3_small_050",
+        "--target",
+        "mpic",
+        "--images",
+        "2",
+        "--brief",
+        "--json",
+    ]
+    code, out, err = run("plan", *words)
+    assert code == 0, err
+    assert json.loads(out)["input_size"] == [3, 224, 224]
+
+
+def test_pretrained_weights_of_timm_get_the_normalisation_that_they_were_trained_with() -> None:
+    network = nn.Linear(2, 2)
+    network.pretrained_cfg = {"mean": (0.5, 0.4, 0.3), "std": [0.25, 0.25, 0.25]}  # type: ignore[assignment]
+    model = hwbmpq.models.sources.LoadedModel(spec="timm:some", network=network, input_size=(3, 8, 8))
+    settings = {"model": "timm:some", "target": "mpic"}
+    pretrained = hwbmpq.training.resolve_settings({**settings, "pretrained": True})
+    found = own_normalisation(pretrained, model)
+    assert found is not None
+    data = hwbmpq.data.open_data("fake").sized((3, 8, 8), normalise=found)
+    assert "mean 0.5, 0.4, 0.3, std 0.25 (of the pretrained weights)" in data.inputs
+    assert own_normalisation(hwbmpq.training.resolve_settings(settings), model) is None

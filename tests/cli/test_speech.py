@@ -63,11 +63,11 @@ def test_the_nearest_is_offered_for_what_is_mistyped(typed: Typed, words: list[s
 @pytest.mark.parametrize(
     ("flag", "value", "told", "hint"),
     [
-        ("--epochs", "-1", "must be at least 0", "--epochs 0"),
+        ("--epochs", "-1", "must be at least 0 and at most 1,000,000", "--epochs 0"),
         ("--lr", "0", "must be above 0", "--lr 0.1"),
         ("--momentum", "2", "must be at least 0 and below 1", "--momentum 0.9"),
         ("--lr-decay", "1.5", "must be above 0 and at most 1", "--lr-decay 0.1"),
-        ("--workers", "-2", "must be at least 0", "--workers 0"),
+        ("--workers", "-2", "must be at least 0 and at most 256", "--workers 0"),
     ],
 )
 def test_a_number_out_of_range_names_the_flag(

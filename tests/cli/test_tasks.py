@@ -139,3 +139,51 @@ def test_a_recipe_of_the_paper_trains_on_all_images(run: Run) -> None:
     code, _, err = run("compress", *words.split(), *small.split())
     assert code == 0, err
     assert "24 training and 8 test images" in err
+
+
+OWN = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Samples(Dataset):
+    def __init__(self, count):
+        self.values = torch.randn(count, 12, generator=torch.Generator().manual_seed(count))
+    def __len__(self):
+        return len(self.values)
+    def __getitem__(self, index):
+        row = self.values[index]
+        return {"right": row[8:], "left": row[:8]}, {"sum": row.sum()}
+
+def data_sets():
+    return Samples(60), Samples(20)
+
+def loaders():
+    return DataLoader(Samples(60), 8, shuffle=True), DataLoader(Samples(16), 8), DataLoader(Samples(20), 8)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c, self.d = nn.Linear(8, 9), nn.Linear(4, 9), nn.Linear(9, 9), nn.Linear(9, 1)
+    def forward(self, left, right):
+        return {"sum": self.d(self.c((self.a(left) + self.b(right)).relu()).relu()).squeeze(1)}
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "counts"), [("data_sets", "54 training, 6"), ("loaders", "60 training, 16")]
+)
+def test_own_network_data_and_task_with_named_inputs(run: Run, function: str, counts: str) -> None:
+    Path("own.py").write_text(OWN)
+    words = ["--model", "file:own.py:Net", "--data", f"file:own.py:{function}", "--task", "regression"]
+    code, out, err = run("compress", *words, "--target", "generic", "--epochs", "2", "--run-dir", "one")
+    assert code == 0, err
+    assert f"{counts} validation and 20 test samples" in " ".join(err.split())
+    assert re.search(r"test mean absolute error \d\S* on 20 samples", out)
+    told = json.loads(Path("one/allocation.json").read_text())
+    code, out, err = run("export", "one", "--trust", "--json")
+    assert code == 0, err
+    assert json.loads(out)["agreement"]["top1_agreement"] is None
+    code, out, err = run("evaluate", "one", "--trust", "--runtime", "onnxruntime", "--json")
+    assert code == 0, err
+    assert json.loads(out)["test_metric"] == pytest.approx(told["test_metric"], rel=1e-3)

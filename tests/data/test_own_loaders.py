@@ -8,6 +8,7 @@ import torch
 
 from hwbmpq.data import load_data, load_images, open_data
 from hwbmpq.data.batches import LoaderBatches
+from hwbmpq.data.validation import hold_out_validation
 from hwbmpq.errors import HwbmpqError, UnknownNameError
 
 CODE = """
@@ -148,3 +149,22 @@ def test_loaders_do_their_own_normalisation_and_layout(source: str) -> None:
 def test_an_input_of_another_size_is_refused(source: str) -> None:
     with pytest.raises(HwbmpqError, match="yields inputs of 3x4, but the network takes 3x32x32"):
         load_data(f"{source}:make_loaders", input_size=(3, 32, 32))
+
+
+@pytest.mark.parametrize("function", ["make_loaders", "make_datasets"])
+def test_validation_samples_are_held_out_of_the_training_part(source: str, function: str) -> None:
+    data = hold_out_validation(open_data(f"{source}:{function}").sized((3, 4), batch_size=10), 10)
+    assert data.validation is not None
+
+    def numbers(part: Any) -> set[int]:
+        return {int(value) for inputs, _ in part.batches(100) for value in inputs[:, 0, 0]}
+
+    assert len(numbers(data.validation)) == 10
+    assert not numbers(data.validation) & numbers(data.train)
+    first, again, second = (
+        [int(x) for inputs, _ in LoaderBatches(data.train.loader).epoch(number) for x in inputs[:, 0, 0]]
+        for number in (1, 1, 2)
+    )
+    if function == "make_datasets":
+        assert first == again != second
+        assert len(first) == 40

@@ -174,3 +174,21 @@ def test_attention_in_a_program_is_counted(tmp_path: Path) -> None:
     graph = hwbmpq.describe(model.network, model.example_input())
     assert graph.macs - graph.layer_macs == 2 * 3 * 8 * 8 * 8
     assert {entry.reason for entry in graph.uncovered} == {"norm", "bias", "activation product"}
+
+
+def test_a_layer_with_a_bias_that_is_computed_stays_a_call(tmp_path: Path) -> None:
+    """As in Swin V2 and EVA-02, where the keys have no bias."""
+
+    class Joined(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 4, bias=False)
+            self.part = nn.Parameter(torch.randn(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.linear(x, self.linear.weight, torch.cat([self.part, torch.zeros(2)]))
+
+    network = Joined().eval()
+    save(network, tmp_path / "m.pt2")
+    images = torch.randn(1, 3, 8, 8)
+    torch.testing.assert_close(load_model(f"file:{tmp_path}/m.pt2").network(images), network(images))

@@ -127,6 +127,21 @@ def test_reports_need_no_code(sent: Path, typed: Typed) -> None:
     assert not ran(sent)
 
 
+@pytest.mark.parametrize("setting", ["data", "task"])
+@pytest.mark.parametrize("words", [*OPENING, ["report", "run"]], ids=" ".join)
+def test_nor_does_the_code_of_another_setting(
+    words: list[str], setting: str, sent: Path, typed: Typed, tmp_path: Path
+) -> None:
+    set_in(
+        tmp_path / "run" / "config.yaml", model="hwbmpq:resnet8", **{setting: f"file:{sent}/code/net.py:make"}
+    )
+    code, err = typed(*words)
+    assert not ran(sent)
+    if words[0] != "report":
+        assert code == 2
+        assert f"{setting}: make in {sent / 'code' / 'net.py'}" in err
+
+
 def test_a_baseline_beside_the_run_runs_nothing_else(sent: Path, typed: Typed, tmp_path: Path) -> None:
     """Its own settings are not read: they may name other code."""
     (tmp_path / "other").mkdir()

@@ -223,3 +223,25 @@ def test_a_name_that_begins_like_a_setting_is_recognised() -> None:
 def test_numbers_that_are_none_are_refused(given: dict[str, object]) -> None:
     with pytest.raises(HwbmpqError, match=next(iter(given))):
         resolve_settings({"model": "m", "target": "mpic", **given})
+
+
+def test_settings_of_a_run_of_0_1_0_keep_meaning_what_they_meant(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "# written by: hwbmpq 0.1.0, Python 3.11.7\nmodel: hwbmpq:resnet8\ntarget: mpic\nepochs: 3\n"
+    )
+    assert resolve_settings(read_settings(file)).validation == 0
+    file.write_text("model: hwbmpq:resnet8\ntarget: mpic\nepochs: 3\n")  # by a person
+    assert resolve_settings(read_settings(file)).validation is None
+
+
+@pytest.mark.parametrize("amount", [None, 0.0, 0.2, 30.0])
+def test_validation_goes_through_the_file_of_a_run(amount: float | None, tmp_path: Path) -> None:
+    settings = resolve_settings({**BASE, "validation": amount})
+    (tmp_path / "config.yaml").write_text(settings_yaml(settings, "# written by: hwbmpq 9\n"))
+    assert resolve_settings(read_settings(tmp_path / "config.yaml")).validation == amount
+
+
+def test_a_recipe_of_the_paper_holds_nothing_out() -> None:
+    assert resolve_settings(BASE, recipe="bmpq-cifar10-vgg16").validation == 0
+    assert resolve_settings({**BASE, "data": "cifar10"}).validation is None

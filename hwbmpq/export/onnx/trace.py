@@ -82,9 +82,11 @@ def _placeholders(
             stack.enter_context(quantizer.register_forward_pre_hook(partial(_activation, index)))
         for name, layer in layers.items():
             # Its input does not matter: any tensor that the exporter knows will do.
-            is_held = isinstance(layer, QuantizedWeight)
-            anything = layer.weight if is_held else next(layer.parameters(recurse=False))
-            hook = partial(_weight, HELD_WEIGHT if is_held else WEIGHT, name, anything)
+            if isinstance(layer, QuantizedWeight):
+                kind, anything = HELD_WEIGHT, layer.weight
+            else:
+                kind, anything = WEIGHT, next(layer.parameters(recurse=False))
+            hook = partial(_weight, kind, name, anything)
             stack.enter_context(layer.weight_quantizer.register_forward_hook(hook))
         yield
 

@@ -14,6 +14,7 @@ from hwbmpq.deprecated import warn
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.export.onnx.checksum import verify_checksum
 from hwbmpq.inputs import Inputs, ModelInputs, map_tensors, named_tensors, tensors
+from hwbmpq.io import read_regular
 
 Arrays: TypeAlias = "NDArray[Any] | Mapping[str, NDArray[Any]]"
 """A batch of inputs: an array, or several by name."""
@@ -90,9 +91,7 @@ class OnnxNetwork:
 
 def _read(path: Path) -> bytes:
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise HwbmpqError(f"{path} is larger than an ONNX file can be")
-        return path.read_bytes()
+        return read_regular(path, LARGEST_FILE)
     except OSError as error:
         raise HwbmpqError(f"{path} cannot be read: {error.strerror or error}") from error
 
