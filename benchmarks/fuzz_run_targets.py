@@ -14,7 +14,7 @@ from typing import Any
 from fuzz_changes import BETWEEN
 
 Read = Callable[[bytes], None]
-_PAGES = 16
+_PAGES = 64
 """One page for so many inputs: drawing takes a second."""
 COMPRESS = (
     "compress --model hwbmpq:resnet8 --target mpic --budget memory=24KiB --data digits --train-images 64 --test-images 32 "

@@ -5,6 +5,7 @@ from math import isfinite
 from typing import Any
 
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.printable import cut
 
 NORMALISATIONS = {"none": "", "imagenet": "ImageNet's", "data": "of the data"}
 """Words for a normalisation, and how messages call them."""
@@ -46,7 +47,7 @@ class Normalisation:
             mean, std = (tuple(map(float, part.split(","))) for part in text.split("/"))
         except ValueError:
             raise HwbmpqError(
-                f"cannot read the normalisation {text!r}",
+                f"cannot read the normalisation {cut(repr(text))}",
                 hint=f"use {', '.join(NORMALISATIONS)} or MEAN/STD, such as 0.5/0.25 or 0.49,0.48,0.45/0.25,0.24,0.26",
             ) from None
         return cls(mean=mean, std=std)
@@ -76,8 +77,8 @@ def _listed(numbers: tuple[float, ...]) -> str:
 def given_normalisation(normalise: Any, mean: Any, std: Any) -> str | None:
     """``normalise``, or ``mean`` and ``std`` in its form; None if nothing was given."""
     if mean is None and std is None:
-        if normalise is None or normalise in NORMALISATIONS:
-            return normalise  # type: ignore[no-any-return]
+        if normalise is None or (isinstance(normalise, str) and normalise in NORMALISATIONS):
+            return normalise
         return str(Normalisation.parse(str(normalise)))
     if mean is None or std is None or normalise is not None:
         raise HwbmpqError(

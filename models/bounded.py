@@ -17,14 +17,14 @@ def bytes_to_build(values: int) -> int:
     return values * _BYTES_OF_A_VALUE + _SPARE_BYTES
 
 
-class BoundedMemory(TorchDispatchMode):
+class BoundedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is entered, tensors can be made anew up to ``most_bytes`` in all; then ``ModelLoadError``.
 
     Counted are the functions that take sizes (``empty``, ``zeros``, ``arange``): every parameter begins with one.
     """
 
     def __init__(self, most_bytes: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._most = self._left = most_bytes
 
     def __torch_dispatch__(

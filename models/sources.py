@@ -38,8 +38,14 @@ class LoadedModel:
         return f"{self.spec} at {'x'.join(map(str, self.input_size))}"
 
     def example_input(self) -> torch.Tensor:
-        """One random sample of the right size, on the network's device."""
+        """One random sample of the right size, on the network's device; zeros for a network that takes integers.
+
+        A module of one's own says that it does with ``input_dtype = torch.int64``.
+        """
         device = next((p.device for p in self.network.parameters()), torch.device("cpu"))
+        dtype = getattr(self.network, "input_dtype", torch.float32)
+        if isinstance(dtype, torch.dtype) and not dtype.is_floating_point:
+            return torch.zeros(1, *self.input_size, dtype=dtype, device=device)
         return torch.randn(1, *self.input_size, device=device)
 
 

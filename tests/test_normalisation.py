@@ -29,6 +29,13 @@ def test_what_is_not_a_normalisation_is_told_how_to_write_one(text: str) -> None
     assert "none, imagenet, data or MEAN/STD" in raised.value.hint
 
 
+@pytest.mark.parametrize("value", [[1, 2], {"a": 1}, True, 3, [[1], [2]]], ids=str)
+def test_what_a_file_may_hold_in_its_place_is_one_sentence_too(value: object) -> None:
+    for given in ((value, None, None), (None, value, "x"), (None, [0.5], {"b": 2})):
+        with pytest.raises(HwbmpqError, match="cannot read the normalisation"):
+            given_normalisation(*given)
+
+
 @pytest.mark.parametrize("text", ["0.5/0", "nan/1", "0/inf", "0.5/-1"])
 def test_numbers_that_nothing_can_be_divided_by_are_refused(text: str) -> None:
     with pytest.raises(HwbmpqError, match="cannot normalise with"):

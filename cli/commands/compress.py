@@ -63,7 +63,17 @@ if TYPE_CHECKING:
     from hwbmpq.pipeline import Compression
     from hwbmpq.training import RunDirectory, RunSettings
 
-_ANYWHERE = ("input", "num_classes", "data_root", "seed", "baseline", "device", "amp", "checkpoint_minutes")
+_ANYWHERE = (
+    "input",
+    "num_classes",
+    "data_root",
+    "normalise",
+    "seed",
+    "baseline",
+    "device",
+    "amp",
+    "checkpoint_minutes",
+)
 """Settings that may differ from a recipe's without making it another run."""
 
 

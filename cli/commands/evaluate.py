@@ -113,7 +113,10 @@ def _evaluate(opened: OpenedRun, runtime: str, file: Path | None) -> "tuple[Eval
         )
         return found, remarks
     # The packed weights go into the run's own network, so that ``file:`` specifications work too.
-    network = opened.network if file is None else hwbmpq.load(file, model=build(opened.settings)[0].network)
+    network = opened.network
+    if file is not None:
+        own, _ = build(opened.settings, is_from_0_1_0=opened.is_from_0_1_0)
+        network = hwbmpq.load(file, model=own.network)
     return hwbmpq.training.evaluate(network, opened.data.test.batches(batch), opened.task), []
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hwbmpq
+from hwbmpq.cli.console import escape
 from hwbmpq.cli.options.common import add_output_options, check_output
 from hwbmpq.cli.options.sensitivity import Prepared, add_sensitivity_options, prepare
 from hwbmpq.cli.options.settings import add_allocation_options, add_model_options, add_settings, setting_text
@@ -88,12 +89,24 @@ def run(args: argparse.Namespace) -> None:
         for name, frontier in frontiers.items():
             print_frontier(console, frontier, units, title=f"{title} on {name}", all_rows=args.all)
         print_remarks(console, [*prepared.remarks, *prepared.sensitivity.remarks])
+        for line in _lower_bounds(prepared, costs):
+            console.print(f"[red]{escape(line)}[/]")
         if prepared.inputs:
             console.print(prepared.inputs, markup=False)
     if plot is not None:
         plot_frontiers(frontiers, costs, units, plot, title=title, objective=args.objective)
         if not args.json:
             console.print(f"drawn in {plot}", markup=False)
+
+
+def _lower_bounds(prepared: Prepared, costs: list[str]) -> list[str]:
+    """Costs that a device has no figure for in some part of the network."""
+    return [
+        f"{space.costs.profile.target}: {name} is at least that: {space.costs.table(name).no_figure}"
+        for space in prepared.spaces
+        for name in costs
+        if space.costs.table(name).is_lower_bound
+    ]
 
 
 def _plot_path(args: argparse.Namespace) -> Path | None:
@@ -112,6 +125,7 @@ def _content(
         "objective": args.objective,
         "inputs": prepared.inputs,
         "remarks": [*prepared.remarks, *(r for space in prepared.spaces for r in space.remarks)],
+        "lower_bounds": _lower_bounds(prepared, list(args.cost or ["memory"])),
         "units": {cost: units[cost] for frontier in frontiers.values() for cost in frontier.costs},
         "frontiers": {
             target: {

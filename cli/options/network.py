@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import hwbmpq
@@ -17,7 +17,7 @@ from hwbmpq.cli.options.settings import (
 )
 from hwbmpq.cli.progress import progress, status
 from hwbmpq.errors import ModelLoadError, TraceError
-from hwbmpq.normalisation import Normalisation
+from hwbmpq.normalisation import NORMALISATIONS, Normalisation
 
 if TYPE_CHECKING:
     from hwbmpq.data import ImageData, OpenData
@@ -109,10 +109,12 @@ def build(
     download: bool = False,
     is_from_0_1_0: bool = False,
     state: Mapping[str, Any] | None = None,
+    origin: str = "as given",
 ) -> "tuple[LoadedModel, ImageData]":
     """The network with as many outputs as the data has classes, and the samples as it takes them.
 
-    With the ``state`` of a checkpoint, a network that is larger than the checkpoint's weights is not built.
+    With the ``state`` of a checkpoint, a network that is larger than the checkpoint's weights is not built. ``origin``
+    says whose normalisation the settings have.
     """
     most_bytes = None if state is None else hwbmpq.training.bytes_to_build(state)
     # Zoos and factories print; stdout is for the result.
@@ -130,7 +132,7 @@ def build(
     with progress(f"reading {settings.data}") as advance:
         data = opened.sized(
             model.input_size,
-            normalise=settings.normalise or own_normalisation(settings, model),
+            normalise=_normalisation(settings, origin) or own_normalisation(settings, model),
             train_limit=settings.train_images,
             test_limit=settings.test_images,
             seed=settings.seed,
@@ -139,6 +141,12 @@ def build(
             on_image=advance,
         )
     return model, data
+
+
+def _normalisation(settings: "RunSettings", origin: str) -> str | Normalisation | None:
+    if settings.normalise is None or settings.normalise in NORMALISATIONS:
+        return settings.normalise
+    return replace(Normalisation.parse(settings.normalise), origin=origin)
 
 
 def own_normalisation(
@@ -179,6 +187,7 @@ class OpenedRun:
     epoch: int
     task: "Task"
     remarks: tuple[str, ...]
+    is_from_0_1_0: bool
 
 
 def open_run(args: argparse.Namespace) -> OpenedRun:
@@ -192,7 +201,8 @@ def open_run(args: argparse.Namespace) -> OpenedRun:
     is_old = folder.load_settings(trust=True).normalise is None
     state, problem = folder.load_checkpoint(best=args.best)
     hwbmpq.training.check_state(state)
-    model, data = build(settings, download=args.download, is_from_0_1_0=is_old, state=state)
+    origin = "as given" if "normalise" in given else "as in the run"
+    model, data = build(settings, download=args.download, is_from_0_1_0=is_old, state=state, origin=origin)
     network = hwbmpq.pipeline.restore(model.network, data, settings, state)
     epoch = int(state.get("progress", state)["epoch"])  # best.pt has it at its top
     remarks = list(data.remarks)
@@ -208,4 +218,5 @@ def open_run(args: argparse.Namespace) -> OpenedRun:
         epoch=epoch,
         task=hwbmpq.tasks.get_task(settings.task),
         remarks=tuple(remarks),
+        is_from_0_1_0=is_old,
     )

@@ -26,18 +26,19 @@ if TYPE_CHECKING:
     from hwbmpq.values import Sensitivity
 
 _NAMES = RegistryNames(SENSITIVITIES)
+_DEFAULT, _WITHOUT_DATA = "enbg", "weight_error"
 
 
 def add_sensitivity_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("sensitivity")
     group.add_argument(
         "--sensitivity",
-        default="enbg",
         choices=_NAMES,
         metavar="FILE|METHOD",
         help="how much each layer needs its bits: %(choices)s, or a JSON file of scores. enbg: bit gradients, by a short "
         "calibration pass; divergence: the answers with one layer narrowed at a time, slower; weight-error: no images needed; "
-        "hessian-trace: slow; activation-density: share of activations that are not zero (default: %(default)s)",
+        "hessian-trace: slow; activation-density: share of activations that are not zero (default: enbg, or weight-error for a "
+        "network that the embedded images do not fit)",
     )
     add_data_options(group)
     add_count(group, "--images", 32, "how many of them")
@@ -59,7 +60,7 @@ class Prepared:
 
 def prepare(args: argparse.Namespace, targets: Iterable[str], budgets: Mapping[str, str]) -> Prepared:
     """All that the options name, with one sensitivity for all devices; what can be checked is checked first."""
-    name = _name(args.sensitivity)
+    name = _name(args.sensitivity or _DEFAULT)
     if name is None and args.save_sensitivity is not None:
         raise HwbmpqError("--save-sensitivity: nothing is measured if --sensitivity names a file")
     check_output("--save-sensitivity", args.save_sensitivity)
@@ -68,7 +69,16 @@ def prepare(args: argparse.Namespace, targets: Iterable[str], budgets: Mapping[s
     data = _open_data(args) if name is not None and SENSITIVITIES.get(name).needs_data else None
     model, graph = describe_model(args, needs_values=needs_weights, data=data)
     spaces, remarks = _search_spaces(args, graph, profiles, budgets)
-    images = None if data is None else _images(args, data, model)
+    try:
+        images = None if data is None else _images(args, data, model)
+    except HwbmpqError as error:
+        if (
+            args.sensitivity is not None
+            or args.data != hwbmpq.training.RunSettings.model_fields["data"].default
+        ):
+            raise
+        name, images = _WITHOUT_DATA, None
+        remarks.append(f"{error}: sensitivities are those of the weights alone; --data measures on your own")
     if name is None:
         sensitivity = hwbmpq.sensitivity.load_sensitivity(Path(args.sensitivity))
     else:

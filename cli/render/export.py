@@ -106,7 +106,8 @@ def print_budget(console: Console, predicted: Mapping[str, Any] | None, timing: 
     if predicted is None:
         return
     budget = predicted["budget"]
-    line = f"predicted {amount(predicted['total'], 'ms')}, measured {amount(timing.median_ms, 'ms')}"
+    least = "at least " if predicted.get("is_lower_bound") else ""
+    line = f"predicted {least}{amount(predicted['total'], 'ms')}, measured {amount(timing.median_ms, 'ms')}"
     if budget is None:
         console.print(f"{line} on integer kernels")
     elif timing.median_ms <= budget:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from hwbmpq.cli.console import Console, Text, escape
+from hwbmpq.cli.render.plan_costs import bound_lines, capacity_remarks, cost_table, omissions, storage_lines
 from hwbmpq.cli.render.tables import (
     and_more,
     bar,
@@ -24,14 +25,13 @@ from hwbmpq.units import amount, budget_text
 
 if TYPE_CHECKING:
     from hwbmpq.allocate import InfeasibleBudget
-    from hwbmpq.report import CostReport, LayerReport, Plan
+    from hwbmpq.report import LayerReport, Plan
     from hwbmpq.search.space import SearchSpace
 
 _WIDE = 110
 _BAR = 6
 _NARROWEST_NAME = 12
 _NARROW = 76
-_LABELS, _AMOUNT = 36, 12  # columns of the table of costs
 _COLOURS = {2: "red", 3: "yellow", 4: "yellow", 5: "green", 6: "green", 7: "green", 8: "green"}
 
 
@@ -49,13 +49,13 @@ def print_plan(
         )
     console.print(_strip(plan))
     console.print()
-    console.print(_cost_table(plan, console.width))
-    for line in [*_bounds(plan), *_storage(plan), *_verdicts(plan), *_prices(plan)]:
+    console.print(cost_table(plan, console.width))
+    for line in [*bound_lines(plan), *storage_lines(plan), *_verdicts(plan), *_prices(plan)]:
         console.print(line)
     console.print()
     print_remarks(
         console,
-        [*remarks, *plan.remarks, *plan.sensitivity.remarks, *_capacity_remarks(plan), *_omissions(plan)],
+        [*remarks, *plan.remarks, *plan.sensitivity.remarks, *capacity_remarks(plan), *omissions(plan)],
     )
     for name, reason in plan.missing.items():
         console.print(f"[yellow]no {escape(name)}:[/] {escape(reason)}")
@@ -162,88 +162,13 @@ def _style(weight_bits: int, is_fixed: bool) -> str:
     return "dim" if is_fixed else _COLOURS.get(weight_bits, "")
 
 
-def _cost_table(plan: "Plan", width: int) -> Table:
-    """Costs across, those without a budget only where there is room; this plan, its budgets and alternatives down."""
-    room = max(1, (width - _LABELS) // _AMOUNT)
-    order = sorted(plan.costs.values(), key=lambda cost: cost.budget is None)[:room]
-    costs = [cost for cost in plan.costs.values() if cost in order]
-    table = plain_table("Costs", "")
-    for cost in costs:
-        table.add_column(cost.name, justify="right", overflow="fold")
-    table.add_column("objective", justify="right", no_wrap=True)
-
-    def add(label: str, numbers: Sequence[float | None], objective: float | None, style: str = "") -> None:
-        cells = [
-            "" if number is None or not math.isfinite(number) else amount(number, cost.unit)
-            for number, cost in zip(numbers, costs, strict=True)
-        ]
-        share = "" if objective is None else f"{plan.share_of_range(objective):.1%}"
-        if objective is not None:
-            cells = [f"≥ {cell}" if c.is_lower_bound else cell for cell, c in zip(cells, costs, strict=True)]
-        table.add_row(label, *cells, share, style=style)
-
-    over = any(cost.budget is not None and cost.total > cost.budget for cost in plan.costs.values())
-    totals = [Text(amount_of(cost), style="red" if cost.is_lower_bound else "") for cost in costs]
-    table.add_row(
-        "this plan, over budget" if over else "this plan",
-        *totals,
-        f"{plan.share_of_range(plan.allocation.objective):.1%}",
-        style="bold red" if over else "bold",
-    )
-    add("budget", [cost.budget for cost in costs], None)
-    left = [None if c.budget is None or c.is_lower_bound else c.budget - c.total for c in costs]
-    add("left", left, None)
-    table.add_section()
-    for alternative in plan.alternatives:
-        label = f"all {alternative.label}" + ("" if alternative.fits else ", over budget")
-        add(
-            label,
-            [alternative.costs[c.name] for c in costs],
-            alternative.objective,
-            "" if alternative.fits else "red",
-        )
-    if any(cost.float_total is not None for cost in costs):
-        add("float", [cost.float_total for cost in costs], None)
-    return table
-
-
-def amount_of(cost: "CostReport") -> str:
-    """``at least 48.67 us`` where something has no figure."""
-    total = amount(cost.total, cost.unit)
-    return f"at least {total}" if cost.is_lower_bound else total
-
-
-def _bounds(plan: "Plan") -> list[str]:
-    """Costs of which only a part is known, and those that rest on estimates."""
-    lines = []
-    for name, cost in plan.costs.items():
-        if cost.is_lower_bound:
-            what = (
-                "the budget is not shown to hold" if cost.holds is None and cost.budget else "at least that"
-            )
-            why = escape(cost.no_figure)
-            lines.append(f"[red]{escape(name)}: {what}: {why}[/]")
-            lines.append(f"[dim]{escape(cost.uncosted[0].why)}[/]")
-        if cost.estimated_share > 0:
-            names = escape(and_more(list(cost.estimated), 2))
-            share = f"{cost.estimated_share:.0%}"
-            lines.append(f"{share} of {escape(name)} rests on layers that were not measured: {names}")
-    return lines
-
-
-def _storage(plan: "Plan") -> list[str]:
-    """What memory is made of."""
-    parts = [f"{label} {amount(size, 'bit')}" for label, size in plan.stored.items()]
-    return [f"[dim]stored: {escape(', '.join(parts))}[/]"] if parts else []
-
-
 def _verdicts(plan: "Plan") -> list[str]:
     allocation = plan.allocation
     lines = [
         f"{_proof(plan)}; the objective is a share of its range, from every layer at its worst to its best width"
     ]
     memory = plan.costs.get("memory")
-    if memory is not None and memory.float_total:
+    if memory is not None and memory.float_total and memory.total:
         lines.append(f"memory is {memory.float_total / memory.total:.1f} times smaller than in float")
     best = plan.best_uniform
     if len(plan.alternatives) < 2 or not plan.is_optimized:
@@ -303,21 +228,6 @@ def _spelled_changes(changes: Mapping[str, Any]) -> str:
     if not changes:
         return ""
     return f": {and_more([f'{escape(layer)} to {choice}' for layer, choice in changes.items()], 3)}"
-
-
-def _capacity_remarks(plan: "Plan") -> list[str]:
-    remarks: dict[tuple[str, float], str] = {}
-    for name, cost in plan.costs.items():
-        if cost.capacity is not None and cost.total > cost.capacity[1]:
-            level, bits = cost.capacity
-            text = f"{name} ({amount(cost.total, cost.unit)}) does not fit in {level} ({amount(bits, 'bit')})"
-            remarks.setdefault((level, cost.total), text)
-    return list(remarks.values())
-
-
-def _omissions(plan: "Plan") -> list[str]:
-    """What costs leave out by their definition."""
-    return list(dict.fromkeys(cost.leaves_out for cost in plan.costs.values() if cost.leaves_out))
 
 
 def explained_infeasible(

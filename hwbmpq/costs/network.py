@@ -107,10 +107,13 @@ class NetworkCosts:
         return self.tables[cost].peak(uniform(self.choices, weight_bits))
 
     def summary(self) -> dict[str, Any]:
-        """Totals by cost and width."""
+        """Totals by cost and pair of widths; also by weight width alone, as 0.1.0 had them."""
         return {
             "totals": {
-                name: {"unit": table.unit, **{self.label(w): self.total(name, w) for w in self.widths}}
+                name: {
+                    "unit": table.unit,
+                    **{key: self.total(name, w) for w in self.widths for key in (self.label(w), f"W{w}")},
+                }
                 for name, table in self.tables.items()
             },
             "notes": {name: list(table.notes) for name, table in self.tables.items()},

@@ -18,7 +18,7 @@ _RETURNS = "return (train, test) or (train, validation, test): DataLoaders of (i
 
 @register(
     "file:PATH.py:FUNCTION",
-    "your code: a function that returns (train, test) or (train, validation, test), DataLoaders or Datasets",
+    "your code: returns (train, test) or (train, validation, test), DataLoaders or Datasets",
 )
 def open_loaders(request: Request) -> DataParts:
     """Inputs as the loaders give them; classes are counted unless the network's number is known."""

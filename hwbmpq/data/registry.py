@@ -41,7 +41,7 @@ class DataParts:
     train: Part | LoaderPart
     test: Part | LoaderPart | None
     """None only if none was asked for."""
-    validation: Part | None = None
+    validation: Part | LoaderPart | None = None
     """None: some of the training part is held out."""
     classes: int | None
     """None if the targets are not classes."""

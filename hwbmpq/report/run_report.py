@@ -15,7 +15,7 @@ from hwbmpq.errors import HwbmpqError
 from hwbmpq.json_file import read_json
 from hwbmpq.printable import cut
 from hwbmpq.report import run_files
-from hwbmpq.report.records import check_records
+from hwbmpq.report.records import check_plan, check_records
 from hwbmpq.report.storage import StorageLine, storage_lines
 from hwbmpq.report.trade_off import TradeOff, find_trade_off
 from hwbmpq.report.values import Plan, RunFacts
@@ -296,8 +296,10 @@ def report_on_run(folder: str | Path, *, on_step: Callable[[int, int], None] | N
     try:
         history = _read(folder / run_files.HISTORY) or []
         result = _read(folder / run_files.ALLOCATION)
-        check_records(history, result)
+        check_records(facts, history, result)
         plan = Plan.from_dict(result) if result is not None and "allocation" in result else None
+        if plan is not None:
+            check_plan(plan)
         decided = [record["decision"]["decided_by"] for record in history if record.get("decision")]
         last = Sensitivity.from_dict(decided[-1]) if decided else None
         trade_off = None if plan is None else find_trade_off(facts, plan, last, on_step=on_step)
@@ -330,6 +332,8 @@ def read_facts(folder: Path) -> RunFacts:
         return RunFacts.from_dict(_read(folder / run_files.FACTS))
     except HwbmpqError as error:
         raise HwbmpqError(_in_folder(folder, error)) from error
+    except _WRONG as error:
+        raise HwbmpqError(f"{folder}: these are not the facts of a run: {_problem(error)}") from error
 
 
 def _in_folder(folder: Path, error: HwbmpqError) -> str:

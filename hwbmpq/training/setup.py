@@ -77,6 +77,10 @@ def example_batch(network: nn.Module, images: LabelledImages | LoaderImages) -> 
 def training_batches(images: LabelledImages | LoaderImages, *, batch_size: int, **options: Any) -> Batches:
     """Batches to train on: ours by ``options``, or those of a user's own loader, which has its own."""
     if isinstance(images, LoaderImages):
+        if options.get("augment", "none") != "none":
+            raise HwbmpqError(
+                f"{images.name}: your own loaders augment their inputs themselves", hint="leave out --augment"
+            )
         return LoaderBatches(images.loader)
     return TrainingBatches(images, batch_size=batch_size, **options)
 

@@ -156,6 +156,8 @@ def test_mean_and_std_reach_the_files_of_a_run(run: Run) -> None:
     assert json.loads(Path("one/facts.json").read_text())["settings"]["normalise"].startswith("0.5,0.4,0.3/")
     packed = Path("one/model.safetensors").read_bytes()
     assert b'"normalisation"' in packed.replace(b"\\", b"")
+    _, out, _ = run("evaluate", "one")
+    assert "inputs: normalised with mean 0.5, 0.4, 0.3, std 0.25 (as in the run)" in out
     code, out, _ = run("evaluate", "one", "--json", "--normalise", "none")
     assert json.loads(out)["normalise"] == "none"
     code, out, err = run(
@@ -242,11 +244,18 @@ def test_a_network_of_another_layout_is_told_about_it(run: Run) -> None:
     assert "--layout channels-last" in err
 
 
-def test_augmenting_arrays_is_refused(run: Run) -> None:
-    words = ["--data", "npz:signals.npz", "--epochs", "2", "--augment", "flip-crop"]
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("npz:signals.npz", "flip-crop is for images, which these arrays are not"),
+        ("file:data.py:make_loaders", "your own loaders augment their inputs themselves"),
+    ],
+)
+def test_augmenting_arrays_is_refused(run: Run, data: str, message: str) -> None:
+    words = ["--data", data, "--epochs", "2", "--augment", "flip-crop"]
     code, _, err = run("compress", *OWN, "file:nets.py:signals", *words)
     assert code == 2
-    assert "flip-crop is for images, which these arrays are not" in err
+    assert message in err
 
 
 def test_weights_that_only_guess_are_a_loud_warning_everywhere(run: Run) -> None:

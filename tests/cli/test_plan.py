@@ -203,3 +203,22 @@ def test_widths_that_the_device_promotes_say_what_they_cost_and_what_to_take(
     )
     assert "W5A8 is stored and runs as W8A8 on mpic" in text
     assert "runs as" not in plan("--budget", "memory=80%", "--bits", "4,8", "--brief")
+
+
+def test_a_network_that_the_embedded_images_do_not_fit_is_planned_by_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(
+        "from torch import nn\n"
+        "def make():\n"
+        "    return nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))\n"
+    )
+    arguments = ["plan", "--model", "file:net.py:make", "--input", "49x10", "--target", "mpic"]
+    assert main([*arguments, "--json"]) == 0
+    out, _ = capsys.readouterr()
+    found = json.loads(out)
+    assert found["sensitivity"]["method"] == "weight_error"
+    assert any("sensitivities are those of the weights alone" in remark for remark in found["remarks"])
+    assert main([*arguments, "--sensitivity", "enbg"]) == 2, "what was asked for is not replaced"
+    assert "do not fit a network that takes 49x10" in capsys.readouterr().err

@@ -211,7 +211,7 @@ def test_compare_names_the_pairs_that_compress_takes_by_default(run: Run) -> Non
     space = hwbmpq.search.build_search_space(graph, hwbmpq.load_profile("mpic"), bits=(2, 4, 8))
     labels = [space.costs.label(width) for width in space.costs.widths]
     assert labels == ["W2A8", "W4A8", "W8A8"]
-    assert [name for name in content["mpic"]["totals"]["latency"] if name != "unit"] == labels
+    assert [name for name in content["mpic"]["totals"]["latency"] if "A" in name] == labels
     assert content["mpic"]["totals"]["latency"]["W2A8"] == pytest.approx(space.costs.total("latency", 2))
 
 

@@ -83,6 +83,9 @@ def test_data_sets_are_shuffled_by_seed_and_epoch_only(source: str) -> None:
         assert len(batches) == 5
         return [int(value) for inputs, _ in batches.epoch(number) for value in inputs[:, 0, 0]]
 
+    batches = LoaderBatches(open_data(f"{source}:make_datasets").sized((3, 4), batch_size=10).train.loader)
+    later = [inputs for inputs, _ in batches.epoch(1)][2:]
+    assert all(torch.equal(*pair) for pair in zip(later, (x for x, _ in batches.epoch(1, 2)), strict=True))
     assert sorted(epoch(0)) == [12 * number for number in range(50)]
     assert epoch(1) == epoch(1) != epoch(0)
     assert epoch(0, seed=1) != epoch(0)

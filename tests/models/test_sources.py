@@ -187,3 +187,17 @@ def test_trained_weights_classify_real_images(data_folder: Path) -> None:
     with torch.no_grad():
         accuracy = (network(inputs).argmax(1) == labels.long().flatten()).float().mean()
     assert accuracy > 0.88
+
+
+def test_a_network_that_takes_token_ids_is_described_without_data(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "def make():\n"
+        "    net = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(24, 3))\n"
+        "    net.input_size, net.input_dtype = (6,), torch.int64\n"
+        "    return net\n"
+    )
+    model = load_model(f"file:{tmp_path}/net.py:make")
+    assert model.example_input().dtype == torch.int64
+    assert hwbmpq.describe(model.network, model.example_input()).macs == 72

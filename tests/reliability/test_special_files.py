@@ -98,7 +98,7 @@ READERS = {
         f"{PLAN} --weights weights.pt",
         f"{PLAN} --sensitivity weight-error --weights weights.safetensors",
     ],
-    "device.yaml": ["inspect --model hwbmpq:resnet8 --target device.yaml", "targets check device.yaml"],
+    "device.yaml": [f"{PLAN} --target device.yaml", "targets check device.yaml"],
     "net.pt2": ["inspect --model file:net.pt2"],
     "net.py": ["inspect --model file:net.py:make"],
 }
