@@ -20,9 +20,9 @@ from torch import nn
 
 import hwbmpq
 from hwbmpq.allocate import solve, values_for
+from hwbmpq.data.inputs import tensors
 from hwbmpq.export import save_packed
 from hwbmpq.hardware import load_profile
-from hwbmpq.inputs import tensors
 from hwbmpq.quant import assign, prepare
 from hwbmpq.search.space import SearchSpace, build_search_space
 from hwbmpq.values import Sensitivity

@@ -11,7 +11,7 @@ import rich.markup
 import rich.text
 from rich.segment import Segment
 
-from hwbmpq.printable import printable
+from hwbmpq.errors import printable
 
 _LINES = "\n"
 

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from hwbmpq.errors import HwbmpqError
-from hwbmpq.printable import cut
+from hwbmpq.errors import HwbmpqError, cut
 
 NORMALISATIONS = {"none": "", "imagenet": "ImageNet's", "data": "of the data"}
 """Words for a normalisation, and how messages call them."""

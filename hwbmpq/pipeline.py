@@ -14,10 +14,9 @@ from hwbmpq import distributed
 from hwbmpq.data.images import ImageData
 from hwbmpq.data.validation import hold_out_validation
 from hwbmpq.deprecated import renamed_attribute
-from hwbmpq.errors import HwbmpqError
+from hwbmpq.errors import HwbmpqError, cut
 from hwbmpq.graph import describe
 from hwbmpq.hardware import load_profile
-from hwbmpq.printable import cut
 from hwbmpq.quant import as_float, prepare
 from hwbmpq.report import Plan, RunFacts, build_report, find_trade_off, read_facts
 from hwbmpq.search.allocator import BitAllocator

@@ -15,11 +15,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FOLDERS = {"hwbmpq": "hwbmpq", "cli": "hwbmpq.cli", "models": "hwbmpq.models"}
 LAYERS = """
-    printable
     errors
     units values normalisation registry io deprecated hardware_profiles
-    json_file
-    hardware distributed inputs
+    hardware distributed
     quant data
     costs graph models tasks
     allocate sensitivity
@@ -33,7 +31,7 @@ LAYERS = """
 """
 """The parts of hwbmpq from the bottom up: each may import what stands above it here, and itself."""
 LEVEL = {part: level for level, line in enumerate(LAYERS.split("\n")) for part in line.split()}
-WITHOUT_TORCH = "allocate cli costs deprecated errors hardware io json_file printable registry report units values".split()
+WITHOUT_TORCH = "allocate cli costs deprecated errors hardware io registry report units values".split()
 HOMES = """highspy=allocate jinja2=report lightning=integrations onnxruntime=export,measure pyomo=allocate
     qonnx=export rich=cli sklearn=data swiglpk=allocate transformers=integrations"""
 HOME_OF = dict(home.split("=") for home in HOMES.split())
@@ -84,10 +82,7 @@ def test_no_module_imports_itself_through_others() -> None:
 
 def test_few_modules_lie_loose_and_pyproject_lists_the_folders_with_code() -> None:
     loose = sorted(path.stem for path in (ROOT / "hwbmpq").glob("[!_]*.py"))
-    assert (
-        loose
-        == "distributed errors inputs io json_file normalisation pipeline printable registry testing units values".split()
-    )
+    assert loose == "distributed errors io normalisation pipeline registry testing units values".split()
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     found = [name.removesuffix(".__init__") for name in modules() if name.endswith(".__init__")]
     assert sorted(listed) == sorted([*found, "hwbmpq.hardware_profiles"])

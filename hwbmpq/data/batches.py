@@ -11,8 +11,8 @@ from torch import Tensor
 from hwbmpq.data.arrays import LabelledArrays
 from hwbmpq.data.augment import draw_windows, generator_for, get_augmentation, photograph_transform
 from hwbmpq.data.images import ImageData, LabelledImages
+from hwbmpq.data.inputs import ModelInputs, first_tensor, part_of, sample_count
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.inputs import ModelInputs, first_tensor, part_of, sample_count
 
 
 class Batches(Protocol):

@@ -16,9 +16,8 @@ from hwbmpq.data.array_files import ARRAY_FILE, Samples, array_parts
 from hwbmpq.data.dataset import Size, StoredPart, centred_window, to_grey
 from hwbmpq.data.registry import DataParts, Request, register
 from hwbmpq.data.torchvision_import import import_torchvision
-from hwbmpq.errors import HwbmpqError
+from hwbmpq.errors import HwbmpqError, cut
 from hwbmpq.io import open_regular, read_regular
-from hwbmpq.printable import cut
 
 _LAYOUT_HINT = "make it train/CLASS/IMAGE and val/CLASS/IMAGE (or test/)"
 _TINY_FOLDER = "tiny-imagenet-200"

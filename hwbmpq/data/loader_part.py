@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
 
 from hwbmpq import distributed
-from hwbmpq.inputs import ModelInputs, part_of, sample_count
+from hwbmpq.data.inputs import ModelInputs, part_of, sample_count
 
 _EVALUATED_AT_ONCE = 250
 

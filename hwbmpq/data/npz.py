@@ -7,8 +7,7 @@ from hwbmpq.data.dataset import ArrayImages, StoredPart, hold_out
 from hwbmpq.data.numpy_files import open_arrays
 from hwbmpq.data.registry import DataParts, Request, parts_in_memory, register
 from hwbmpq.data.stored_arrays import StoredArrays
-from hwbmpq.errors import HwbmpqError
-from hwbmpq.printable import cut
+from hwbmpq.errors import HwbmpqError, cut
 
 _PARTS = ("train", "test")
 _HELD_OUT = 10

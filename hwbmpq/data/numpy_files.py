@@ -10,9 +10,8 @@ from typing import IO, Any
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from hwbmpq.errors import HwbmpqError
+from hwbmpq.errors import HwbmpqError, cut, printable
 from hwbmpq.io import open_regular
-from hwbmpq.printable import cut, printable
 
 MOST_BYTES = 1 << 40
 _SUFFIX = ".npy"

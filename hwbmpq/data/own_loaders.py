@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from hwbmpq.data.batches import LoaderBatches
+from hwbmpq.data.inputs import ModelInputs
 from hwbmpq.data.loader_part import LoaderPart
 from hwbmpq.data.registry import DataParts, Request, register
 from hwbmpq.data.user_file import function_of
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.inputs import ModelInputs
 
 _RETURNS = "return (train, test) or (train, validation, test): DataLoaders of (inputs, targets), or torch Datasets of them"
 

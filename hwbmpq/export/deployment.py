@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hwbmpq.data.images import ImageData
+from hwbmpq.data.inputs import Inputs, sample_count
 from hwbmpq.deprecated import renamed_arguments, renamed_attribute
 from hwbmpq.errors import HwbmpqError, UnknownNameError
 from hwbmpq.export import (
@@ -33,7 +34,6 @@ from hwbmpq.export import (
 )
 from hwbmpq.export.onnx.trace import input_names
 from hwbmpq.export.runtime.onnxruntime import Arrays
-from hwbmpq.inputs import Inputs, sample_count
 from hwbmpq.quant import as_float
 from hwbmpq.quant.layers import eval_mode
 from hwbmpq.registry import EXPORT_FORMATS, wrong_return

@@ -8,8 +8,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from hwbmpq.data.inputs import Inputs, ModelInputs
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.inputs import Inputs, ModelInputs
 from hwbmpq.quant import WeightQuantizer, quantized_layers
 from hwbmpq.quant.layers import FROZEN, QuantizedLayer, eval_mode, float_inputs, float_weights
 from hwbmpq.quant.quantizers import PaperQuantizer, keep_weights

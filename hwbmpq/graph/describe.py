@@ -9,6 +9,7 @@ from typing import Any
 import networkx as nx
 from torch import Tensor, nn
 
+from hwbmpq.data.inputs import Inputs
 from hwbmpq.deprecated import renamed_arguments
 from hwbmpq.errors import NoLayersError
 from hwbmpq.graph.coverage import list_uncovered
@@ -18,7 +19,6 @@ from hwbmpq.graph.operations import LAYER_KINDS, WEIGHTED_MODULES, Operation, Tr
 from hwbmpq.graph.stored import stored_state
 from hwbmpq.graph.trace import trace
 from hwbmpq.graph.weight_only import WeightReads, describe_weight_only, find_ends, find_weight_reads
-from hwbmpq.inputs import Inputs
 from hwbmpq.quant.weights import weight_of
 from hwbmpq.values import DEFAULT_TIE, Layer
 

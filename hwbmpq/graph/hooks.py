@@ -10,8 +10,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from hwbmpq.data.inputs import Inputs, ModelInputs, tensors
 from hwbmpq.graph.operations import Operation, Recorder, TensorSource, call_facts, plain_name
-from hwbmpq.inputs import Inputs, ModelInputs, tensors
 
 
 def trace_with_hooks(model: nn.Module, inputs: Inputs) -> list[Operation]:

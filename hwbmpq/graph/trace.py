@@ -14,6 +14,7 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from hwbmpq.data.inputs import Inputs, ModelInputs, first_tensor
 from hwbmpq.deprecated import renamed_arguments
 from hwbmpq.errors import TraceError
 from hwbmpq.graph.hooks import trace_with_hooks
@@ -27,7 +28,6 @@ from hwbmpq.graph.operations import (
     clamps_negatives,
     plain_name,
 )
-from hwbmpq.inputs import Inputs, ModelInputs, first_tensor
 from hwbmpq.quant.layers import as_float
 
 _log = logging.getLogger(__name__)

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
-from hwbmpq.errors import HwbmpqError
-from hwbmpq.printable import cut
+from hwbmpq.errors import HwbmpqError, cut
 
 MOST_PROBLEMS = 50
 """Problems listed before the rest is only counted."""

@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
+from hwbmpq.errors import cut
 from hwbmpq.hardware.document import Place, ProfileError, Scalar, YamlNode
-from hwbmpq.printable import cut
 from hwbmpq.units import shown
 
 MOST_BYTES = 1 << 20

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
-from hwbmpq.printable import printable
+from hwbmpq.errors import printable
 from hwbmpq.report.values import Plan, RunFacts
 from hwbmpq.units import shown
 from hwbmpq.values import Metric

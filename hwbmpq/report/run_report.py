@@ -11,9 +11,8 @@ from pydantic import ValidationError
 
 from hwbmpq.costs.table import Number, Uncosted
 from hwbmpq.deprecated import warn
-from hwbmpq.errors import HwbmpqError
-from hwbmpq.json_file import read_json
-from hwbmpq.printable import cut
+from hwbmpq.errors import HwbmpqError, cut
+from hwbmpq.io import read_json
 from hwbmpq.report import run_files
 from hwbmpq.report.records import check_plan, check_records
 from hwbmpq.report.storage import StorageLine, storage_lines

@@ -8,11 +8,11 @@ from torch import nn
 
 from hwbmpq import distributed
 from hwbmpq.allocate import Allocation
+from hwbmpq.data.inputs import Inputs
 from hwbmpq.deprecated import renamed_arguments, warn
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import describe
 from hwbmpq.hardware import HardwareProfile, load_profile
-from hwbmpq.inputs import Inputs
 from hwbmpq.quant import InputQuantizer, assign, prepare, quantized_layers
 from hwbmpq.search import watch
 from hwbmpq.search.config import AllocationConfig, allocation_config

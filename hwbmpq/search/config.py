@@ -6,9 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from hwbmpq.errors import HwbmpqError
+from hwbmpq.errors import HwbmpqError, cut
 from hwbmpq.hardware import HardwareProfile
-from hwbmpq.printable import cut
 from hwbmpq.units import shown
 
 _MOST_PROBLEMS = 20

@@ -17,11 +17,11 @@ from hwbmpq.costs import CostTable
 from hwbmpq.costs.stored import WIDER, stored_lines
 from hwbmpq.data import LabelledImages, chance_remark
 from hwbmpq.data.batches import LoaderImages
+from hwbmpq.data.inputs import Inputs, ModelInputs, first_tensor
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import LayerGraph
 from hwbmpq.graph.layergraph import outline
 from hwbmpq.hardware import uniform
-from hwbmpq.inputs import Inputs, ModelInputs, first_tensor
 from hwbmpq.quant.layers import eval_mode
 from hwbmpq.report import Alternative, CostReport, LayerFacts, LayerReport, Node, Plan, RunFacts
 from hwbmpq.search.space import Choices, SearchSpace

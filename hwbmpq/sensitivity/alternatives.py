@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from hwbmpq.data.inputs import ModelInputs, tensors
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.inputs import ModelInputs, tensors
 from hwbmpq.quant import quantized_layers
 from hwbmpq.quant.layers import QuantizedLayer
 from hwbmpq.quant.weights import QuantizedWeight

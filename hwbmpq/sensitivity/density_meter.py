@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from hwbmpq.data.inputs import first_tensor
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.inputs import first_tensor
 from hwbmpq.quant import InputQuantizer, as_precision, quantized_layers
 from hwbmpq.quant.prepare import input_quantizers
 from hwbmpq.quant.weights import QuantizedWeight

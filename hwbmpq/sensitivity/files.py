@@ -15,10 +15,8 @@ from pydantic import (
     model_validator,
 )
 
-from hwbmpq.errors import HwbmpqError
-from hwbmpq.io import atomic_write
-from hwbmpq.json_file import read_json
-from hwbmpq.printable import cut
+from hwbmpq.errors import HwbmpqError, cut
+from hwbmpq.io import atomic_write, read_json
 from hwbmpq.units import shown
 from hwbmpq.values import Sensitivity, is_width
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hwbmpq.data.inputs import ModelInputs, first_tensor, map_tensors
 from hwbmpq.errors import HwbmpqError, NonFiniteError
-from hwbmpq.inputs import ModelInputs, first_tensor, map_tensors
 from hwbmpq.quant import CALIBRATION_BATCHES, InputQuantizer, as_precision, assign, prepare, quantized_layers
 from hwbmpq.quant.layers import QuantizedLayer
 from hwbmpq.quant.quantizers import keep_weights

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hwbmpq.data.inputs import first_tensor
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.inputs import first_tensor
 from hwbmpq.registry import TASKS
 from hwbmpq.tasks.base import Task
 

@@ -7,9 +7,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from hwbmpq.errors import HwbmpqError
+from hwbmpq.errors import HwbmpqError, cut
 from hwbmpq.models import bounded
-from hwbmpq.printable import cut
 
 MOST_VALUES = 10_000_000
 _DEEPEST = 64

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from hwbmpq.data.inputs import ModelInputs, map_tensors
 from hwbmpq.errors import HwbmpqError, NonFiniteError
-from hwbmpq.inputs import ModelInputs, map_tensors
 from hwbmpq.quant.layers import eval_mode
 from hwbmpq.tasks import Task, get_task
 from hwbmpq.values import Metric

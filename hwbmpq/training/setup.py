@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from hwbmpq.data.batches import Batches, LoaderBatches, LoaderImages, TrainingBatches
 from hwbmpq.data.chance import chance_remark
 from hwbmpq.data.images import ImageData, LabelledImages
+from hwbmpq.data.inputs import ModelInputs, first_tensor, map_tensors
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.inputs import ModelInputs, first_tensor, map_tensors
 from hwbmpq.quant.layers import eval_mode
 from hwbmpq.tasks import Task, check_task, get_task
 from hwbmpq.training.settings import RunSettings

@@ -14,8 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from hwbmpq import distributed
 from hwbmpq.data.augment import generator_for
 from hwbmpq.data.batches import Batches
+from hwbmpq.data.inputs import ModelInputs, map_tensors
 from hwbmpq.errors import HwbmpqError, NonFiniteError, RunStoppedError
-from hwbmpq.inputs import ModelInputs, map_tensors
 from hwbmpq.quant import parameter_groups
 from hwbmpq.tasks import Task, get_task
 from hwbmpq.training.evaluation import Evaluation, figures

@@ -11,7 +11,7 @@ from rich.table import Table
 from hwbmpq.cli.console import Console, Text, escape, escape_lines
 from hwbmpq.cli.main import main
 from hwbmpq.cli.progress import progress, status
-from hwbmpq.printable import cut, printable
+from hwbmpq.errors import cut, printable
 
 ROOT = Path(__file__).parents[2]
 ACTING = [*map(chr, [*range(32), *range(0x7F, 0xA0)]), *"\u202a\u202e\u2066\u2069\u200f\u2028", "\udcff"]

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import hwbmpq
+from hwbmpq.data.inputs import Inputs, ModelInputs
 from hwbmpq.errors import HwbmpqError, TraceError
 from hwbmpq.graph import describe_trace
 from hwbmpq.graph.hooks import trace_with_hooks
 from hwbmpq.graph.operations import Trace
 from hwbmpq.graph.trace import trace_with_export, trace_with_fx
-from hwbmpq.inputs import Inputs, ModelInputs
 
 
 class TwoInputs(nn.Module):

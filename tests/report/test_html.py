@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from hwbmpq.costs.table import FigureUse
-from hwbmpq.errors import HwbmpqError
-from hwbmpq.printable import printable
+from hwbmpq.errors import HwbmpqError, printable
 from hwbmpq.report import RunReport
 from hwbmpq.report.html import render_page, write_page
 from hwbmpq.report.html.plot_style import of_width, text_on

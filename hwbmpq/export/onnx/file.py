@@ -15,6 +15,7 @@ from torch import nn
 
 import hwbmpq
 from hwbmpq.costs.stored import SCALES, WEIGHTS
+from hwbmpq.data.inputs import Inputs
 from hwbmpq.deprecated import renamed_arguments, warn
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.export.onnx import checksum
@@ -46,7 +47,6 @@ from hwbmpq.export.packed.contents import SizeAccount, SizeLine, stored_bytes
 from hwbmpq.export.runtime.onnxruntime import LARGEST_FILE, Arrays, as_input, output_ranges
 from hwbmpq.export.stored_weights import StoredWeight, stored_weights
 from hwbmpq.graph.stored import BIASES, NORMS, OTHER
-from hwbmpq.inputs import Inputs
 from hwbmpq.io import atomic_write
 from hwbmpq.search.watch import warn_if_undecided
 from hwbmpq.values import CLIPPING

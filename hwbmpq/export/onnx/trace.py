@@ -11,9 +11,9 @@ import torch
 from onnx_ir.passes import common as passes
 from torch import Tensor, nn
 
+from hwbmpq.data.inputs import Inputs, ModelInputs, map_tensors, named_tensors
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph.trace import one_line, quiet
-from hwbmpq.inputs import Inputs, ModelInputs, map_tensors, named_tensors
 from hwbmpq.quant import InputQuantizer, quantized_layers
 from hwbmpq.quant.layers import QuantizedLayer, eval_mode, float_weights
 from hwbmpq.quant.prepare import input_quantizers

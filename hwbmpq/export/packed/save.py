@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 import hwbmpq
+from hwbmpq.data.inputs import Inputs
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.export.packed.bitpack import pack
 from hwbmpq.export.packed.container import DTYPE_NAMES, write_container
@@ -25,7 +26,6 @@ from hwbmpq.export.packed.file import (
 )
 from hwbmpq.export.stored_weights import StoredWeight, stored_weights
 from hwbmpq.graph.stored import join, names_by_tensor, own_state, weight_names
-from hwbmpq.inputs import Inputs
 from hwbmpq.quant import quantized_layers
 from hwbmpq.quant.layers import FROZEN, QuantizedLayer
 from hwbmpq.quant.prepare import input_quantizers

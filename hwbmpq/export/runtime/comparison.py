@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from hwbmpq.data.inputs import Inputs, ModelInputs, tensors
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.export.runtime.onnxruntime import Arrays, as_input, part_of
-from hwbmpq.inputs import Inputs, ModelInputs, tensors
 
 _READABLE_IR = 10
 

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from hwbmpq.data.inputs import Inputs, ModelInputs, map_tensors, named_tensors, tensors
 from hwbmpq.deprecated import warn
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.export.onnx.checksum import verify_checksum
-from hwbmpq.inputs import Inputs, ModelInputs, map_tensors, named_tensors, tensors
 from hwbmpq.io import read_regular
 
 Arrays: TypeAlias = "NDArray[Any] | Mapping[str, NDArray[Any]]"

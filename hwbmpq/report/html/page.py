@@ -11,9 +11,8 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from hwbmpq.costs.table import no_figure
-from hwbmpq.errors import HwbmpqError
+from hwbmpq.errors import HwbmpqError, printable
 from hwbmpq.io import atomic_write
-from hwbmpq.printable import printable
 from hwbmpq.report import Headline, RunReport
 from hwbmpq.report.html.plot_style import Plot, colour_of, of_width, short, text_on
 from hwbmpq.report.html.plots import (

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from hwbmpq.data.inputs import ModelInputs, first_tensor
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.inputs import ModelInputs, first_tensor
 from hwbmpq.quant import InputQuantizer
 from hwbmpq.quant.layers import QuantizedLayer, eval_mode
 

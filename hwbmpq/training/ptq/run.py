@@ -8,7 +8,7 @@ from torch import nn
 
 from hwbmpq import distributed
 from hwbmpq.data.images import ImageData
-from hwbmpq.inputs import ModelInputs
+from hwbmpq.data.inputs import ModelInputs
 from hwbmpq.quant import as_float, quantized_layers
 from hwbmpq.quant.layers import float_weights
 from hwbmpq.search.allocator import BitAllocator
