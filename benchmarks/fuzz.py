@@ -12,6 +12,7 @@ past it. Where there is JSON in them, half of the changes are made value by valu
 """
 
 import argparse
+import importlib
 import json
 import os
 import re
@@ -31,6 +32,15 @@ LONGEST_S = 5.0
 MOST_MIB = 512
 _NEW = (config, records, history, checkpoint, sensitivity, npz, pt2)
 TARGETS = {target.__name__: target for target in (profile, packed, budget, kit, *_NEW)}
+WITHOUT_TORCH = ("cli.render.report", "report.html")
+ALL_READERS = (
+    "cli.options.settings",
+    "costs",
+    "export.packed.load",
+    "measure",
+    "models.exported",
+    "pipeline",
+)
 WITH_JSON = ("packed", "kit", "records", "sensitivity", "pt2")
 """Targets whose inputs are a byte, JSON, and bytes."""
 
@@ -74,13 +84,8 @@ def fuzz(target: str, seconds: int, inputs: int, folder: Path) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["hwbmpq"]):
-        import hwbmpq.cli.options.settings
-        import hwbmpq.costs
-        import hwbmpq.export.packed.load
-        import hwbmpq.measure
-        import hwbmpq.models.exported
-        import hwbmpq.pipeline
-        import hwbmpq.report.html  # noqa: F401
+        for module in WITHOUT_TORCH if target in ("records", "history") else ALL_READERS:
+            importlib.import_module(f"hwbmpq.{module}")
     from hwbmpq.errors import HwbmpqError
 
     read, seeds = TARGETS[target](folder)

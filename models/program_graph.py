@@ -17,7 +17,8 @@ MOST_NODES = 8_000
 MOST_EXPRESSIONS = 20_000
 _MOST_CHARACTERS = 2_000
 _NAME = re.compile(r"(?!__)[A-Za-z_][A-Za-z0-9_]{0,499}")
-_PATH = re.compile(r"((?!__)\w{1,300}(\.(?!__)\w{1,300}){0,60})?", re.ASCII)
+_PART = r"(?!__)[\w:/@+ -]{1,300}"  # of a name in a ModuleDict; torch puts it between double quotes
+_PATH = re.compile(rf"({_PART}(\.{_PART}){{0,60}})?", re.ASCII)
 _WORD = re.compile(r"[A-Za-z0-9_.+<=-]{0,100}")
 _ATEN = re.compile(r"torch\.ops\.aten\.([a-z]\w*|_\w+)\.(\w+)", re.ASCII)
 _DROPPED: dict[str, Any] = {"metadata": {}, "guards_code": [], "treespec_namedtuple_fields": {}}

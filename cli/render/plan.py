@@ -261,7 +261,7 @@ def explained_infeasible(
 
 def _print_infeasible(console: Console, error: "InfeasibleBudget", units: Mapping[str, str]) -> None:
     """Per budget: the least that is possible, and what would do."""
-    columns = ("cost", ">budget", ">smallest", ">enough if the others stay", ">of which fixed")
+    columns = ("cost", ">budget", ">smallest", ">enough if the\nothers stay", ">of which\nfixed")
     table = plain_table("The budgets cannot be met", *columns)
     for report in error.reports:
         unit = units.get(report.cost, "")

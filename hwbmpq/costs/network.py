@@ -57,12 +57,12 @@ class NetworkCosts:
 
     def typical(self, weight_bits: int) -> Precision:
         """What most layers have with every layer at one weight width."""
-        return Counter(uniform(self._free, weight_bits).values()).most_common(1)[0][0]
+        return _most_common(list(uniform(self._free, weight_bits).values()))
 
     def label(self, weight_bits: int) -> str:
         """``W4A8``: a weight width with the activation width that most layers have then."""
         pairs = [p for p in uniform(self._free, weight_bits).values() if p.weight_bits == weight_bits]
-        return str(Counter(pairs).most_common(1)[0][0]) if pairs else f"W{weight_bits}"
+        return str(_most_common(pairs)) if pairs else f"W{weight_bits}"
 
     def table(self, cost: str) -> CostTable:
         """One cost; raises what was wrong if it cannot be had."""
@@ -133,6 +133,12 @@ class NetworkCosts:
 
     def to_dict(self) -> dict[str, Any]:
         return {**self.summary(), "tables": {name: table.to_dict() for name, table in self.tables.items()}}
+
+
+def _most_common(pairs: Sequence[Precision]) -> Precision:
+    """The pair of most layers; weight-only ones, which read floats, count only where no other layer does."""
+    rounded = [pair for pair in pairs if pair.activation_bits != FLOAT_BITS]
+    return Counter(rounded or pairs).most_common(1)[0][0]
 
 
 def tabulate(

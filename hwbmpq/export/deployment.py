@@ -1,5 +1,6 @@
 """Exporting a trained network: the formats by name, a packed file, ONNX graphs, and how they compare with the network."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -140,7 +141,8 @@ def facts(data: ImageData, settings: RunSettings) -> dict[str, Any]:
     }
     if getattr(data.test, "mean", ()):  # unknown for DataLoaders of one's own, and nothing for token ids
         known["normalisation"] = {"mean": list(data.test.mean), "std": list(data.test.std)}
-    known["inputs"] = data.inputs.removeprefix("inputs: ").partition(";")[0]
+    # Without whose figures they are: a run that is resumed reads them from its settings, and must write the same file.
+    known["inputs"] = re.sub(r" \([^()]*\)$", "", data.inputs.removeprefix("inputs: ").partition(";")[0])
     return known
 
 

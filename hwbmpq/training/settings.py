@@ -1,5 +1,6 @@
 """Everything that a run is made of: given by flags or a file, completed by the data set's recipe."""
 
+import math
 from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import partial
@@ -27,6 +28,7 @@ from hwbmpq.units import shown
 _MOST = 2**31
 """Above any count of images, epochs or classes; what a file asks for may be memory."""
 _LARGEST = 2**63
+_LARGEST_INPUT = 2**26
 WRITTEN_BY = "# written by: hwbmpq"
 """How the settings of a run begin; those that people write do not."""
 CHOSEN_BY_NAME = {
@@ -184,6 +186,15 @@ class RunSettings(AllocationConfig):
     @classmethod
     def _registered_task(cls, spec: str) -> str:
         return spec if spec.startswith("file:") else TASKS.resolve(spec)
+
+    @field_validator("input")
+    @classmethod
+    def _not_huge(cls, size: str | None) -> str | None:
+        """A file of settings may ask for any memory; ``load_model`` says what is wrong with other texts."""
+        sides = [int(side) for side in str(size).split("x") if side.isdecimal() and len(side) < 20]
+        if math.prod(sides) > _LARGEST_INPUT:
+            raise ValueError(f"more than {_LARGEST_INPUT:,} values in an input")
+        return size
 
     @field_validator("lr_decay_at")
     @classmethod

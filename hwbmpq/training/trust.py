@@ -19,14 +19,11 @@ class NamedCode:
     """Python code that a setting leads to."""
 
     setting: str
-    spec: str
     path: Path
     """Where it would be found from here."""
     function: str
-
-    @property
-    def is_relative(self) -> bool:
-        return str(self.path) not in self.spec
+    is_relative: bool
+    """Whether the setting says where only from the current folder."""
 
     def __str__(self) -> str:
         where = " (a relative path, looked up in the current folder)" if self.is_relative else ""
@@ -80,4 +77,10 @@ def _is_code(setting: str, text: str) -> bool:
 def _named(setting: str, text: str) -> NamedCode:
     path, _, function = text.strip()[len(_PREFIX) :].rpartition(":")
     path, function = (path, function) if path else (function, "")
-    return NamedCode(setting=setting, spec=text, path=Path(path).expanduser().absolute(), function=function)
+    found = Path(path).expanduser()
+    return NamedCode(
+        setting=setting,
+        path=found.absolute(),
+        function=function,
+        is_relative=not found.is_absolute(),
+    )

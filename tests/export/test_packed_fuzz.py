@@ -392,4 +392,4 @@ def test_networks_said_to_be_huge_are_not_built(good: bytes, tmp_path: Path) -> 
     assert "origin: no tensor has 1000000000 classes" in messages[0]
     assert "1.safetensors: layer '0': the network has no such layer" in messages[1]
     assert "origin: no torchvision classifier named 'no_such_net'" in messages[2]
-    assert "a header of 17179869184 bytes is more than" in messages[3]
+    assert "almost all of it is holes" in messages[3]

@@ -397,10 +397,23 @@ class Mixed(nn.Module):
         return {"mean": mean, "out": z.softmax(-1), "raw": F.pad(y, (1, 1)).amax((2, 3))}
 
 
+class Named(nn.Module):
+    """Names that no variable can have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleDict({"a-b": nn.Conv2d(3, 4, 3), "1 x": nn.Conv2d(4, 2, 3)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.parts["1 x"](self.parts["a-b"](x))
+
+
 @pytest.mark.filterwarnings(
     "ignore:The tensor attributes:UserWarning"
 )  # torch's, about its own recurrent layers
-@pytest.mark.parametrize(("network", "is_dynamic"), [(Recurrent(), True), (Mixed(), False), (Net(), True)])
+@pytest.mark.parametrize(
+    ("network", "is_dynamic"), [(Recurrent(), True), (Mixed(), False), (Net(), True), (Named(), True)]
+)
 def test_networks_that_people_export_are_loaded(network: nn.Module, is_dynamic: bool, tmp_path: Path) -> None:
     images = torch.randn(2, 3, 8, 8)
     sizes = ({0: torch.export.Dim("batch", max=1024)},) if is_dynamic else None

@@ -10,6 +10,7 @@ from hwbmpq.hardware import layer_candidates, load_profile, trained_precisions
 from hwbmpq.hardware import profile as profiles
 from hwbmpq.quant import quantized_layers
 from hwbmpq.search.pins import fixed_layers
+from hwbmpq.search.space import build_search_space
 from hwbmpq.values import Precision
 
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
@@ -86,3 +87,14 @@ def test_a_training_loop_measures_and_decides_all_of_them(name: str) -> None:
     found = {layer_name: layer.precision for layer_name, layer in quantized_layers(model)}
     assert all(found[layer.name].activation_bits == 32 for layer in held)
     assert {found[layer.name].weight_bits for layer in held if not layer.is_end} <= {2, 4, 8}
+
+
+def test_the_width_of_activations_is_that_of_layers_that_round_them() -> None:
+    make, example = NETWORKS["gru"]
+    profile = load_profile("generic")
+    recurrent = build_search_space(hwbmpq.describe(make(), example()), profile, bits=[4, 8])
+    make, example = NETWORKS["encoder"]
+    mixed = build_search_space(hwbmpq.describe(make(), example()), profile, bits=[4, 8], activation_bits=8)
+    assert recurrent.costs.label(4) == "W4A32"  # all that may be chosen is weight-only
+    assert mixed.costs.label(4) == "W4A8"
+    assert mixed.costs.typical(8) == Precision(weight_bits=8, activation_bits=8)

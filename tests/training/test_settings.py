@@ -197,9 +197,16 @@ def test_many_problems_are_counted() -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [{"epochs": 10**9}, {"epochs": 10**30}, {"seed": 10**30}, {"workers": 10**5}, {"num_classes": 2**31}],
+    [
+        {"input": "3x60000x60000"},
+        {"epochs": 10**9},
+        {"epochs": 10**30},
+        {"seed": 10**30},
+        {"workers": 10**5},
+        {"num_classes": 2**31},
+    ],
 )
-def test_numbers_that_cannot_be_meant_are_refused(given: dict[str, int]) -> None:
+def test_numbers_that_cannot_be_meant_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(HwbmpqError, match=f"{next(iter(given))}: "):
         resolve_settings({**BASE, **given})
 
