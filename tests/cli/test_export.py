@@ -58,7 +58,10 @@ def test_compress_leaves_a_packed_file_of_the_size_that_it_reports(finished: Pat
     size = report["packed_file"]
     assert size["actual_bytes"] == (finished / "model.safetensors").stat().st_size
     assert abs(size["actual_bytes"] - size["predicted_bytes"]) <= 0.01 * size["predicted_bytes"] + 16 * 1024
-    assert size["on_device"]["actual_bytes"] * 8 == report["allocation"]["costs"]["memory"]
+    on_device = size["on_device"]
+    assert on_device["actual_bytes"] == on_device["predicted_bytes"]
+    assert on_device["actual_bytes"] * 8 == report["allocation"]["costs"]["memory"]
+    assert sum(report["stored"].values()) == report["allocation"]["costs"]["memory"]
 
 
 def test_the_packed_file_computes_what_the_checkpoint_computes(run: Run) -> None:
