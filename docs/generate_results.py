@@ -30,6 +30,7 @@ SOURCES = {
     "scale": ("scale", "tables"),
     "scaled_paper": ("scaled_paper", "tables"),
     "soak": ("fault_tables", "soak"),
+    "whole_networks": ("whole_networks", "tables"),
 }
 _TABLE = re.compile(r"<!-- table: (\w+)/(.+?) -->\n(.*?)<!-- end of table -->", re.DOTALL)
 
