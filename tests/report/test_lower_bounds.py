@@ -22,7 +22,9 @@ def report(made_up_report: MakeReport) -> RunReport:
     found = made_up_report()
     assert found.plan is not None
     latency = replace(found.plan.costs["latency"], budget=1e9, uncosted=LACKS)
-    plan = replace(found.plan, costs={**found.plan.costs, "latency": latency})
+    first, *others = found.plan.layers
+    lacking = replace(first, costs={name: cost for name, cost in first.costs.items() if name != "latency"})
+    plan = replace(found.plan, costs={**found.plan.costs, "latency": latency}, layers=(lacking, *others))
     headlines = tuple(
         replace(one, budget=1e9, uncosted=LACKS) if one.name == "latency" else one for one in found.headlines
     )
