@@ -10,6 +10,7 @@ from hwbmpq.cli.render.report import print_report
 from hwbmpq.costs import Uncosted
 from hwbmpq.report import Headline, RunReport
 from hwbmpq.report.html.page import render_page
+from hwbmpq.report.records import check_plan
 
 MakeReport = Callable[..., RunReport]
 LACKS = (Uncosted(name="gru", why="no kernel in float", macs=98, share=0.98),)
@@ -57,6 +58,14 @@ def test_the_page_says_so_and_has_no_tick_on_it(report: RunReport) -> None:
     assert note.startswith("? not shown to hold: budget ")
     assert note.endswith(WHY)
     assert "✓" not in note
+
+
+def test_its_plan_passes_the_check_of_files(report: RunReport) -> None:
+    assert report.plan is not None
+    check_plan(report.plan)
+    latency = replace(report.plan.costs["latency"], uncosted=())
+    with pytest.raises(ValueError, match="without the costs of the others"):
+        check_plan(replace(report.plan, costs={**report.plan.costs, "latency": latency}))
 
 
 def test_json_says_so(report: RunReport) -> None:
