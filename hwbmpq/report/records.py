@@ -124,7 +124,9 @@ def check_plan(plan: Plan) -> None:
     for name, cost in plan.costs.items():
         _check_words([name, cost.unit, cost.asked, cost.capacity[0] if cost.capacity else ""])
     layers, costs = {layer.name for layer in plan.layers}, set(plan.costs)
-    if not layers or any(layer.costs.keys() != plan.layers[0].costs.keys() for layer in plan.layers):
+    # A layer may lack a cost of which only a lower bound is known.
+    bounds = {name for name, cost in plan.costs.items() if cost.is_lower_bound}
+    if not layers or len({frozenset(layer.costs.keys() - bounds) for layer in plan.layers}) > 1:
         raise ValueError("layers without the costs of the others")
     named = {name for layer in plan.layers for name in layer.costs}
     if not all(costs <= alternative.costs.keys() for alternative in plan.alternatives):

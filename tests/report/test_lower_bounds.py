@@ -10,6 +10,7 @@ from hwbmpq.cli.render.report import print_report
 from hwbmpq.costs import Uncosted
 from hwbmpq.report import Headline, RunReport
 from hwbmpq.report.html.page import render_page
+from hwbmpq.report.records import check_plan
 
 MakeReport = Callable[..., RunReport]
 LACKS = (Uncosted(name="gru", why="no kernel in float", macs=98, share=0.98),)
@@ -22,7 +23,9 @@ def report(made_up_report: MakeReport) -> RunReport:
     found = made_up_report()
     assert found.plan is not None
     latency = replace(found.plan.costs["latency"], budget=1e9, uncosted=LACKS)
-    plan = replace(found.plan, costs={**found.plan.costs, "latency": latency})
+    first, *others = found.plan.layers
+    lacking = replace(first, costs={name: cost for name, cost in first.costs.items() if name != "latency"})
+    plan = replace(found.plan, costs={**found.plan.costs, "latency": latency}, layers=(lacking, *others))
     headlines = tuple(
         replace(one, budget=1e9, uncosted=LACKS) if one.name == "latency" else one for one in found.headlines
     )
@@ -55,6 +58,14 @@ def test_the_page_says_so_and_has_no_tick_on_it(report: RunReport) -> None:
     assert note.startswith("? not shown to hold: budget ")
     assert note.endswith(WHY)
     assert "✓" not in note
+
+
+def test_its_plan_passes_the_check_of_files(report: RunReport) -> None:
+    assert report.plan is not None
+    check_plan(report.plan)
+    latency = replace(report.plan.costs["latency"], uncosted=())
+    with pytest.raises(ValueError, match="without the costs of the others"):
+        check_plan(replace(report.plan, costs={**report.plan.costs, "latency": latency}))
 
 
 def test_json_says_so(report: RunReport) -> None:

@@ -276,7 +276,7 @@ def breakdown_plot(report: RunReport) -> Plot | None:
     plan = report.plan
     if plan is None:
         return None
-    costs = [name for name in plan.costs if name in plan.layers[0].costs]
+    costs = [name for name in plan.costs if any(name in layer.costs for layer in plan.layers)]
     if not costs:
         return None
     shown = _most_expensive(plan, costs)
@@ -297,13 +297,13 @@ def breakdown_plot(report: RunReport) -> Plot | None:
 
 
 def _sum_of(plan: Plan, cost: str) -> float:
-    return float(sum(layer.costs[cost] for layer in plan.layers)) or 1.0
+    return float(sum(layer.costs.get(cost, 0) for layer in plan.layers)) or 1.0
 
 
 def _most_expensive(plan: Plan, costs: Sequence[str]) -> list[LayerReport]:
     """The layers that take the most of any cost, in the network's order."""
     totals = {name: _sum_of(plan, name) for name in costs}
-    order = sorted(plan.layers, key=lambda one: -max(one.costs[name] / totals[name] for name in costs))
+    order = sorted(plan.layers, key=lambda one: -max(one.costs.get(name, 0) / totals[name] for name in costs))
     names = {layer.name for layer in order[:_MOST_LAYERS]}
     return [layer for layer in plan.layers if layer.name in names]
 
@@ -315,6 +315,8 @@ def _draw_costs(
     for number, name in enumerate(costs):
         total, colour = _sum_of(plan, name), colour_of(number)
         for row, layer in enumerate(shown):
+            if name not in layer.costs:
+                continue  # it has no figure
             share, top = layer.costs[name] / total, row + number * height - 0.4
             (piece,) = axes.barh(top, 100 * share, height=height, align="edge", color=colour)
             cost = amount(layer.costs[name], plan.costs[name].unit)
