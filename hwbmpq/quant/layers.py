@@ -36,6 +36,8 @@ class HasPrecision(nn.Module):
 
     activation_bits: int
     weight_quantizer: WeightQuantizer
+    undecided: tuple[Precision, str] | None = None
+    """During an allocator's warm-up: the widths of the warm-up, and what to know about them."""
 
     @property
     def weight_bits(self) -> int:
