@@ -251,6 +251,19 @@ def resolve_settings(given: Mapping[str, Any], *, recipe: str | None = None) -> 
         raise HwbmpqError("\n".join(setting_problems(error))) from None
 
 
+def settings_to_train(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run without training, less its defaults: a run that trains has others.
+
+    Files of earlier versions have no validation images for such a run, which nobody asked for either.
+    """
+    data = found.get("data") or "digits"
+    usual = resolve_settings({"model": "any", "target": "any", "data": data, "epochs": 0}).model_dump(
+        mode="json"
+    )
+    usual |= {"validation": 0, "data": None}
+    return {name: value for name, value in found.items() if name not in usual or usual[name] != value}
+
+
 _PERIODIC = ("warmup_epochs", "interval_epochs")
 
 
