@@ -144,7 +144,7 @@ class RunSettings(AllocationConfig):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_truth_for_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+    def _reject_booleans(cls, value: Any, info: ValidationInfo) -> Any:
         """YAML's ``yes`` is a number to Python, and a mistake to people."""
         if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
             raise ValueError("give a value, not yes or no")
