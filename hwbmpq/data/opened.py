@@ -19,7 +19,7 @@ from hwbmpq.data.images import (
     settle,
 )
 from hwbmpq.data.loader_part import LoaderPart
-from hwbmpq.data.normalise import Choice, array_normalisation, image_normalisation
+from hwbmpq.data.default_normalisation import Choice, array_normalisation, image_normalisation
 from hwbmpq.data.registry import DataParts, DataSource
 from hwbmpq.data.stored_arrays import StoredArrays, own_size
 from hwbmpq.errors import HwbmpqError
