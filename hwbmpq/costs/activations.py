@@ -9,7 +9,8 @@ from typing import ClassVar
 from hwbmpq.costs.model import CostOptions, FigureLog, register
 from hwbmpq.costs.table import Candidates, CostRow, CostTable, Layers, Number, candidates_of
 from hwbmpq.errors import UnsupportedLayerError
-from hwbmpq.hardware.profile import HardwareProfile, WidthFinder
+from hwbmpq.hardware.profile import HardwareProfile
+from hwbmpq.hardware.widths import WidthFinder
 from hwbmpq.values import FLOAT_BITS, Layer, Precision, Schedule, StoredTensor
 
 RESIDUAL_BITS = 16

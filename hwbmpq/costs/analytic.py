@@ -20,8 +20,9 @@ from hwbmpq.costs.model import (
 from hwbmpq.costs.quantities import chosen_model
 from hwbmpq.costs.table import Candidates, CostTable, FigureUse, Layers, Number
 from hwbmpq.errors import CostModelError, UnsupportedPrecisionError
-from hwbmpq.hardware.profile import HardwareProfile, op_of
+from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.schema import MemoryLevel, WidthPair
+from hwbmpq.hardware.widths import op_of
 from hwbmpq.values import Layer
 
 

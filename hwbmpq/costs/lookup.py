@@ -13,8 +13,9 @@ from hwbmpq.costs.per_layer import cost_layers, over_calls, with_work_outside
 from hwbmpq.costs.table import Candidates, CostTable, Layers, Number
 from hwbmpq.errors import UnsupportedLayerError
 from hwbmpq.hardware.lookup_table import KeyValue, LookupTable, TableEntry
-from hwbmpq.hardware.profile import HardwareProfile, op_of
+from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.schema import LookupTableRef, WidthPair, parse_format
+from hwbmpq.hardware.widths import op_of
 from hwbmpq.values import Layer, Precision
 
 Miss = Literal["error", "nearest", "macs_scaled", "interpolated"]

@@ -13,8 +13,9 @@ from hwbmpq.costs.per_layer import LayerCost as LayerCost
 from hwbmpq.costs.per_layer import cost_layers, over_calls, with_work_outside
 from hwbmpq.costs.table import Candidates, Capacity, CostTable, Layers
 from hwbmpq.errors import CostModelError as CostModelError
-from hwbmpq.hardware.profile import HardwareProfile, op_of
+from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.schema import WidthPair
+from hwbmpq.hardware.widths import op_of
 from hwbmpq.registry import COST_MODELS
 from hwbmpq.registry import Registration as Registration
 from hwbmpq.values import Layer

@@ -14,15 +14,9 @@ from hwbmpq.costs.quantities import chosen_model
 from hwbmpq.costs.table import CostRow, CostTable, Number
 from hwbmpq.errors import HwbmpqError, UnknownNameError, UnsupportedPrecisionError
 from hwbmpq.hardware.document import ProfileError, ProfileProblem
-from hwbmpq.hardware.profile import (
-    HardwareProfile,
-    candidates,
-    common_widths,
-    layer_candidates,
-    uniform,
-    weight_widths,
-)
+from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.remarks import remarks_on
+from hwbmpq.hardware.widths import candidates, common_widths, layer_candidates, uniform, weight_widths
 from hwbmpq.values import FLOAT_BITS, Layer, Precision
 
 _ALWAYS = ("memory", "activation_memory")

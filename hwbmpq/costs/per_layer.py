@@ -7,8 +7,9 @@ from hwbmpq.costs.geometry import calls_of
 from hwbmpq.costs.outside import IN_FLOAT, float_work, outside, uncosted_outside
 from hwbmpq.costs.table import Candidates, CostRow, CostTable, Number, Uncosted, candidates_of
 from hwbmpq.errors import HwbmpqError, MissingFigureError, UnsupportedLayerError, UnsupportedPrecisionError
-from hwbmpq.hardware.profile import Execution, HardwareProfile, WidthFinder, op_of
+from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.schema import WidthPair
+from hwbmpq.hardware.widths import Execution, WidthFinder, op_of
 from hwbmpq.values import Layer, Precision
 
 LayerCost = Callable[[Layer, WidthPair], Number]

@@ -16,8 +16,9 @@ from hwbmpq.costs.model import (
     register,
 )
 from hwbmpq.costs.table import Candidates, Capacity, CostTable, Layers, Number, candidates_of
-from hwbmpq.hardware.profile import HardwareProfile, WidthFinder
+from hwbmpq.hardware.profile import HardwareProfile
 from hwbmpq.hardware.schema import CostChoice, WidthPair
+from hwbmpq.hardware.widths import WidthFinder
 from hwbmpq.values import FLOAT_BITS, Layer
 
 SCALE_BITS = 32

@@ -16,18 +16,18 @@ from hwbmpq.hardware.load import search_folders as search_folders
 from hwbmpq.hardware.load import shipped_folder as shipped_folder
 from hwbmpq.hardware.lookup_table import LookupTable as LookupTable
 from hwbmpq.hardware.profile import HardwareProfile as HardwareProfile
-from hwbmpq.hardware.profile import candidates as candidates
-from hwbmpq.hardware.profile import common_widths as common_widths
-from hwbmpq.hardware.profile import first_last_precision as first_last_precision
-from hwbmpq.hardware.profile import layer_candidates as layer_candidates
-from hwbmpq.hardware.profile import trained_precisions as trained_precisions
-from hwbmpq.hardware.profile import uniform as uniform
-from hwbmpq.hardware.profile import weight_widths as weight_widths
 from hwbmpq.hardware.remarks import remarks_on as remarks_on
 from hwbmpq.hardware.schema import Figure as Figure
 from hwbmpq.hardware.schema import NumberFormat as NumberFormat
 from hwbmpq.hardware.schema import WidthPair as WidthPair
 from hwbmpq.hardware.schema import is_name as is_name
+from hwbmpq.hardware.widths import candidates as candidates
+from hwbmpq.hardware.widths import common_widths as common_widths
+from hwbmpq.hardware.widths import first_last_precision as first_last_precision
+from hwbmpq.hardware.widths import layer_candidates as layer_candidates
+from hwbmpq.hardware.widths import trained_precisions as trained_precisions
+from hwbmpq.hardware.widths import uniform as uniform
+from hwbmpq.hardware.widths import weight_widths as weight_widths
 from hwbmpq.units import format_quantity as format_quantity
 
 __getattr__ = renamed_attribute(

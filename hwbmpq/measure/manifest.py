@@ -11,8 +11,8 @@ from typing import Any
 import hwbmpq
 from hwbmpq.costs.lookup import geometry
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.hardware.profile import op_of
 from hwbmpq.hardware.schema import NumberFormat, WidthPair
+from hwbmpq.hardware.widths import op_of
 from hwbmpq.io import atomic_write
 from hwbmpq.measure import kit_runner
 from hwbmpq.measure.kit_runner import MANIFEST_SCHEMA, REFERENCE_FILE, Progress, printable

@@ -16,7 +16,8 @@ from hwbmpq.costs.network import tabulate
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.export import onnx_graph
 from hwbmpq.graph import LayerGraph
-from hwbmpq.hardware.profile import HardwareProfile, first_last_precision, op_of
+from hwbmpq.hardware.profile import HardwareProfile
+from hwbmpq.hardware.widths import first_last_precision, op_of
 from hwbmpq.measure import kit_runner
 from hwbmpq.measure.measurement import middle_mean
 from hwbmpq.measure.operation_graphs import reference_graph

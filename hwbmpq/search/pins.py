@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from hwbmpq.errors import HwbmpqError, UnknownNameError, UnsupportedPrecisionError
 from hwbmpq.graph import LayerGraph
 from hwbmpq.hardware import HardwareProfile, candidates
-from hwbmpq.hardware.profile import WidthFinder, op_on
+from hwbmpq.hardware.widths import WidthFinder, op_on
 from hwbmpq.values import FLOAT_BITS, Layer, Precision, is_width
 
 Pins = Mapping[str, int | str]

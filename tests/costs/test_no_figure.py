@@ -10,7 +10,7 @@ import hwbmpq
 from hwbmpq.costs import CostTable, tabulate
 from hwbmpq.errors import MissingFigureError, UnsupportedPrecisionError
 from hwbmpq.hardware import HardwareProfile, load_profile
-from hwbmpq.hardware.profile import WidthFinder
+from hwbmpq.hardware.widths import WidthFinder
 from hwbmpq.testing import conv_layer, linear_layer
 from hwbmpq.values import Precision
 

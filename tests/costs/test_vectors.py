@@ -10,7 +10,7 @@ from hwbmpq.costs import FigureLog, get_cost_model
 from hwbmpq.costs.accelerators import BitFusion, BitSerial, Ne16, gap8_cycles
 from hwbmpq.costs.analytic import MacEnergy
 from hwbmpq.hardware import HardwareProfile, load_profile
-from hwbmpq.hardware.profile import WidthFinder, op_of
+from hwbmpq.hardware.widths import WidthFinder, op_of
 from hwbmpq.testing import conv_layer, linear_layer
 from hwbmpq.values import Layer, Precision
 
