@@ -120,20 +120,28 @@ def run(target: str, seconds: int, inputs: int, kept: Path) -> dict[str, Any]:
         words = [sys.executable, __file__, "--target", target, "--folder", name]
         words += ["--seconds", str(seconds), "--inputs", str(inputs)]
         start = time.monotonic()
-        ended = subprocess.run(words, capture_output=True, text=True, errors="replace", env=_environment())
+        # Both together: libFuzzer reports on stderr, atheris prints the exception that ended it on stdout.
+        ended = subprocess.run(
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=_environment(),
+        )
         counts = Path(name) / "counts.json"
         if not counts.exists():
-            raise SystemExit(f"{target}: {ended.stderr[-3000:]}")
+            raise SystemExit(f"{target}: {ended.stdout[-3000:]}")
         found: dict[str, Any] = json.loads(counts.read_text())
         found["seconds"] = round(time.monotonic() - start)
-        states = re.findall(r"cov: (\d+) ft: (\d+) corp: (\d+)", ended.stderr)
-        found["edges_of_seeds"] = _edges_of_seeds(ended.stderr)
+        states = re.findall(r"cov: (\d+) ft: (\d+) corp: (\d+)", ended.stdout)
+        found["edges_of_seeds"] = _edges_of_seeds(ended.stdout)
         last = states[-1] if states else (0, 0, 0)
         found |= dict(zip(("edges_covered", "features", "corpus"), map(int, last), strict=True))
         found["failures"] = int(ended.returncode != 0)
         if ended.returncode:
-            print(ended.stderr[-6000:], file=sys.stderr)
-            for path in keep_failure(Path(name), target, ended.stderr, kept):
+            print(ended.stdout[-6000:], file=sys.stderr)
+            for path in keep_failure(Path(name), target, ended.stdout, kept):
                 print(f"{target}: kept {path}", file=sys.stderr)
         return found
 
