@@ -43,3 +43,11 @@ def test_plots_are_those_of_the_results(name: str, tmp_path: Path) -> None:
     generate_results.PLOTS[name](tmp_path / "again.svg")
     assert (tmp_path / "again.svg").read_text() == (ROOT / "docs" / name).read_text()
     assert f"({name})" in TEXT["results.md"]
+
+
+def test_every_test_that_the_pages_name_exists() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", TEXT["results.md"])
+    assert len(named) > 40
+    for path, name in named:
+        source = (ROOT / path).read_text()
+        assert not name or f"def {name}(" in source, f"{path}::{name}"

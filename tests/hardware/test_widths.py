@@ -14,7 +14,7 @@ from hwbmpq.hardware import (
     uniform,
     weight_widths,
 )
-from hwbmpq.hardware.profile import WidthFinder
+from hwbmpq.hardware.widths import WidthFinder
 from hwbmpq.testing import conv_layer, linear_layer
 from hwbmpq.values import Precision
 
