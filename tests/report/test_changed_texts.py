@@ -2,7 +2,6 @@
 
 import io
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from hwbmpq.cli.console import Console
 from hwbmpq.cli.render.report import print_comparison, print_report
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.report import report_on_run
+from hwbmpq.report.html import render_page
 
 RUN = Path(__file__).parents[1] / "compat/v0_1_0/trained"
 NAMES = ("facts.json", "allocation.json", "history.jsonl")
@@ -47,23 +47,33 @@ def kind_of(place: tuple[Any, ...]) -> str:
 PLACES = {kind_of(place): place for place in texts(contents())}
 
 
-@pytest.mark.parametrize("kind", PLACES)
-def test_a_text_is_not_markup(kind: str, tmp_path: Path) -> None:
-    shutil.copytree(RUN, tmp_path / "run", ignore=shutil.ignore_patterns("*.onnx", "*.pt", "*.safetensors"))
+def write_run(folder: Path, place: tuple[Any, ...], text: str) -> None:
+    """A run with another text in one place."""
     content = contents()
-    *way, last = PLACES[kind]
+    *way, last = place
     holder: Any = content
     for key in way:
         holder = holder[key]
-    holder[last] = ENDS_NOTHING
+    holder[last] = text
     for name in NAMES[:2]:
-        (tmp_path / "run" / name).write_text(json.dumps(content[name]))
-    (tmp_path / "run" / NAMES[2]).write_text("\n".join(map(json.dumps, content[NAMES[2]])))
+        (folder / name).write_text(json.dumps(content[name]))
+    (folder / NAMES[2]).write_text("\n".join(map(json.dumps, content[NAMES[2]])))
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_a_text_is_not_markup(kind: str, tmp_path: Path) -> None:
+    write_run(tmp_path, PLACES[kind], ENDS_NOTHING)
     try:
-        report = report_on_run(tmp_path / "run")
+        report = report_on_run(tmp_path)
     except HwbmpqError:
         return
     for width in (80, 200):
         console = Console(file=io.StringIO(), width=width)
         print_report(console, report, all_rows=True)
         print_comparison(console, [report, report])
+
+
+def test_a_metric_with_half_a_character_is_drawn(tmp_path: Path) -> None:
+    write_run(tmp_path, (NAMES[2], -1, "metric", "name"), "\ud800<script>")
+    page = render_page([report_on_run(tmp_path)])
+    assert "\\ud800&lt;script&gt;" in page
