@@ -162,7 +162,11 @@ def print_run(
     if result.size is not None:
         console.print(_size_line(result.size, result.plan, settings.target))
     console.print(f"run: {escape(str(run))}; with plots: {escape(str(run / hwbmpq.report.run_files.PAGE))}")
-    console.print(f"as ONNX: hwbmpq export {escape(str(run))}", style="dim")
+    names_code = any(
+        str(value).startswith("file:") for value in (settings.model, settings.data, settings.task)
+    )
+    trust = " --trust" if names_code else ""  # the run's own settings name Python files then
+    console.print(f"as ONNX: hwbmpq export {escape(str(run))}{trust}", style="dim")
 
 
 def _size_line(size: "SizeAccount", plan: "Plan | None", target: str) -> str:
