@@ -36,6 +36,7 @@ from hwbmpq.cli.options.settings import (
 )
 from hwbmpq.cli.progress import progress
 from hwbmpq.cli.render.plan import explained_infeasible, print_plan
+from hwbmpq.cli.render.plan_costs import scales_remark
 from hwbmpq.cli.render.tables import OutputConsole, print_json
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def run(args: argparse.Namespace) -> None:
             )
     except hwbmpq.InfeasibleBudget as error:
         raise explained_infeasible(error, space, as_json=args.json) from error
+    remarks = [*prepared.remarks, *scales_remark(plan, per_channel=bool(args.per_channel))]
     if args.html is not None:
         _write_page(args.html, space, plan, title=model.title)
     if args.json:
@@ -100,9 +102,9 @@ def run(args: argparse.Namespace) -> None:
             "inputs": prepared.inputs,
             **plan.to_dict(),
         }
-        print_json({**content, "remarks": [*content["remarks"], *prepared.remarks]})
+        print_json({**content, "remarks": [*content["remarks"], *remarks]})
         return
     console = OutputConsole()
-    print_plan(console, plan, title=model.title, all_rows=args.all, remarks=prepared.remarks)
+    print_plan(console, plan, title=model.title, all_rows=args.all, remarks=remarks)
     if prepared.inputs:
         console.print(escape(prepared.inputs))
