@@ -66,7 +66,7 @@ def test_every_byte_has_its_line(tiny_cnn: nn.Module, images: Tensor, tmp_path: 
     assert all(line.actual_bytes is None for line in predicted.lines)
 
 
-def test_bytes_filled_up_are_predicted(images: Tensor, tmp_path: Path) -> None:
+def test_padding_bytes_are_predicted(images: Tensor, tmp_path: Path) -> None:
     model = nn.Sequential(*(nn.Conv2d(3, 3, 1, bias=False) for _ in range(4)))
     prepare(model, hwbmpq.describe(model, images), precision=3, first_last_precision=None)
     account = save_packed(model, tmp_path / "m", example_input=images)
