@@ -92,7 +92,6 @@ def run(args: argparse.Namespace) -> None:
             )
     except hwbmpq.InfeasibleBudget as error:
         raise explained_infeasible(error, space, as_json=args.json) from error
-    remarks = [*prepared.remarks, *scales_remark(plan, per_channel=bool(args.per_channel))]
     if args.html is not None:
         _write_page(args.html, space, plan, title=model.title)
     if args.json:
@@ -102,8 +101,9 @@ def run(args: argparse.Namespace) -> None:
             "inputs": prepared.inputs,
             **plan.to_dict(),
         }
-        print_json({**content, "remarks": [*content["remarks"], *remarks]})
+        print_json({**content, "remarks": [*content["remarks"], *prepared.remarks]})
         return
+    remarks = [*prepared.remarks, *scales_remark(plan, per_channel=bool(args.per_channel))]
     console = OutputConsole()
     print_plan(console, plan, title=model.title, all_rows=args.all, remarks=remarks)
     if prepared.inputs:
