@@ -40,7 +40,7 @@ def print_report(console: Console, report: "RunReport", *, all_rows: bool = Fals
 
 
 def _print_headlines(console: Console, report: "RunReport") -> None:
-    rows = ((one.name, _cell(one), _budget(one), one.text(one.reference)) for one in report.headlines)
+    rows = ((Text(one.name), _cell(one), _budget(one), one.text(one.reference)) for one in report.headlines)
     print_table(console, "Result", ("", ">", ">budget", ">in float"), rows)
 
 
@@ -75,7 +75,8 @@ def _print_moves(console: Console, report: "RunReport", *, all_rows: bool) -> No
     room = max(_NARROWEST_NAME, console.width // 3)
     for move in shown:
         console.print(
-            f"  after epoch {move.epoch}: {escape(shorten(move.layer, room))} {move.before} to {move.after}; {escape(move.why)}"
+            f"  after epoch {move.epoch}: {escape(shorten(move.layer, room))} {escape(move.before)} to "
+            f"{escape(move.after)}; {escape(move.why)}"
         )
     if len(shown) < len(report.moves):
         console.print(f"  {len(report.moves) - len(shown)} earlier moves are not shown; --all lists them")
@@ -88,7 +89,7 @@ def _print_storage(console: Console, report: "RunReport") -> None:
     table = plain_table("What is on the device", "", ">planned", ">in the file")
     for line in report.storage:
         cells = ("" if size is None else in_bytes(size) for size in (line.planned_bytes, line.actual_bytes))
-        table.add_row(line.label, *cells, style="bold" if line.is_total else "")
+        table.add_row(Text(line.label), *cells, style="bold" if line.is_total else "")
     console.print(table)
 
 
@@ -135,7 +136,7 @@ def print_comparison(console: Console, reports: "Sequence[RunReport]") -> None:
     for report in reports:
         by_name = {one.name: one for one in report.headlines}
         rows.append([Text(report.name), *(_cell(by_name.get(name)) for name in names)])
-    columns = ("~run", *(f">{name}" for name in names))
+    columns = ("~run", *(f">{escape(name)}" for name in names))
     print_table(console, f"{len(reports)} runs", columns, rows)
     for report in reports:
         line = Text(f"{report.name}: {report.facts.title} on {report.facts.target}, {report.state}")
@@ -161,7 +162,11 @@ def print_run(
     if result.size is not None:
         console.print(_size_line(result.size, result.plan, settings.target))
     console.print(f"run: {escape(str(run))}; with plots: {escape(str(run / hwbmpq.report.run_files.PAGE))}")
-    console.print(f"as ONNX: hwbmpq export {escape(str(run))}", style="dim")
+    names_code = any(
+        str(value).startswith("file:") for value in (settings.model, settings.data, settings.task)
+    )
+    trust = " --trust" if names_code else ""  # the run's own settings name Python files then
+    console.print(f"as ONNX: hwbmpq export {escape(str(run))}{trust}", style="dim")
 
 
 def _size_line(size: "SizeAccount", plan: "Plan | None", target: str) -> str:

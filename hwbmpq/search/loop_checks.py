@@ -1,5 +1,6 @@
 """What somebody's own training loop can get wrong without any error of torch's: noticed here, and said."""
 
+import sys
 import warnings
 import weakref
 from collections.abc import Mapping
@@ -66,7 +67,11 @@ def warn_of_extra_epoch(epoch: int, epochs: int) -> None:
 
 
 def warn(message: str) -> None:
-    warnings.warn(message, HwbmpqWarning, stacklevel=3)
+    """Warn at the line of the user's own code that called into hwbmpq."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("hwbmpq"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, HwbmpqWarning, stacklevel=level)
 
 
 class LoopWatch:

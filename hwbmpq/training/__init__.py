@@ -20,6 +20,7 @@ if _TYPE_CHECKING:
     from hwbmpq.training.settings import RunSettings as RunSettings
     from hwbmpq.training.settings import read_settings as read_settings
     from hwbmpq.training.settings import resolve_settings as resolve_settings
+    from hwbmpq.training.settings import settings_to_train as settings_to_train
     from hwbmpq.training.setup import find_device as find_device
     from hwbmpq.training.tensorboard import TensorBoardHook as TensorBoardHook
     from hwbmpq.training.trainer import Trainer as Trainer

@@ -15,6 +15,7 @@ from hwbmpq.errors import HwbmpqError, HwbmpqWarning
 from hwbmpq.export import save_packed
 from hwbmpq.quant import InputQuantizer, assign
 from hwbmpq.search.allocator import BitAllocator
+from hwbmpq.search.loop_checks import warn
 
 EXAMPLE = torch.zeros(1, 3, 8, 8)
 
@@ -190,3 +191,9 @@ def test_more_epochs_than_declared_warn_once(tiny_cnn: nn.Module) -> None:
     with pytest.warns(HwbmpqWarning, match="epoch 4 of 3"):
         allocator.epoch_end()
     allocator.epoch_end()
+
+
+def test_a_warning_points_at_the_users_own_line() -> None:
+    with pytest.warns(HwbmpqWarning, match="a message") as caught:
+        warn("a message")
+    assert caught[0].filename == __file__
