@@ -69,9 +69,8 @@ def run(args: argparse.Namespace) -> None:
     console.print(escape(opened.data.inputs))
     print_remarks(console, opened.remarks)
     result = _export(args, form, opened)
-    wider, remarks = 0, []
-    if form.name == "packed" and result.size is not None:
-        wider, remarks = _wider_on_device(opened, result.size)
+    size = result.size if form.name == "packed" else None
+    wider, remarks = (0, []) if size is None else _wider_on_device(opened, size)
     _show(console, result, wider=wider)
     print_remarks(console, remarks)
 
