@@ -43,6 +43,7 @@ from hwbmpq.training.setup import (
     find_device,
     float_remark,
     keep_freed_memory,
+    may_be_random,
     place,
     starts_from_weights,
     training_batches,
@@ -297,8 +298,11 @@ def _begin(
         # To compare the result with, on the same images; nothing is chosen by it.
         with as_float(trainer.model):
             found = evaluate(trainer.model, data.test.batches(EVALUATION_BATCH), trainer.task)
-        trainer.progress.float_accuracy = found.value
-        tell(hooks, float_remark(found.value, data, trainer.settings, trainer.task))
+        remarks = float_remark(found.value, data, trainer.settings, trainer.task)
+        tell(hooks, remarks)
+        # Guesses of what may be random weights are not a figure to compare with.
+        is_random = bool(remarks) and may_be_random(trainer.settings)
+        trainer.progress.float_accuracy = None if is_random else found.value
 
 
 @contextmanager
