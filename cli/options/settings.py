@@ -180,8 +180,9 @@ def add_budget_option(parser: argparse._ActionsContainer) -> None:
         action="extend",
         default=[],
         metavar="COST=AMOUNT",
-        help="an upper bound on a cost, such as memory=350KiB, memory=12x (a twelfth of float), memory=4b/weight (bits per weight on average), latency=8ms, energy=40uJ or "
-        "bops=30%%; several hold together (default: the profile's own)",
+        help="an upper bound on a cost, such as memory=350KiB, memory=12x (a twelfth of float), memory=4b/weight (bits "
+        "per weight on average), latency=8ms, energy=40uJ or bops=30%%; several hold together (default: the profile's "
+        "own)",
     )
 
 

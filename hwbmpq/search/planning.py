@@ -299,7 +299,7 @@ def _cost_report(space: SearchSpace, name: str, allocation: Allocation) -> CostR
 
 def _estimates(table: CostTable, bits: Mapping[str, Any]) -> Iterator[str]:
     """``conv1 (scaled by MACs from conv2d 3x3)``."""
-    for name in table.estimated:
+    for name in table.estimates(bits):
         how = table.origins.get(name, {}).get(bits[name], "")
         yield f"{name} ({how})" if how else name
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from hwbmpq.deprecated import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
-    from hwbmpq.training.checkpoint_contents import bytes_to_build as bytes_to_build
-    from hwbmpq.training.checkpoint_contents import check_state as check_state
+    from hwbmpq.training.checkpoint import bytes_to_build as bytes_to_build
+    from hwbmpq.training.checkpoint import check_state as check_state
     from hwbmpq.training.evaluation import EVALUATION_BATCH as EVALUATION_BATCH
     from hwbmpq.training.evaluation import Evaluation as Evaluation
     from hwbmpq.training.evaluation import evaluate as evaluate
