@@ -14,7 +14,7 @@ from hwbmpq import distributed
 from hwbmpq.data.images import ImageData
 from hwbmpq.data.validation import hold_out_validation
 from hwbmpq.deprecated import renamed_attribute
-from hwbmpq.errors import HwbmpqError, cut
+from hwbmpq.errors import HwbmpqError, NonFiniteError, cut
 from hwbmpq.graph import describe
 from hwbmpq.hardware import load_profile
 from hwbmpq.quant import as_float, prepare
@@ -43,6 +43,7 @@ from hwbmpq.training.setup import (
     find_device,
     float_remark,
     keep_freed_memory,
+    may_be_random,
     place,
     starts_from_weights,
     training_batches,
@@ -294,11 +295,24 @@ def _begin(
         with _fitting(trainer.settings.model):
             trainer.load_state_dict(state)
     elif starts_from_weights(trainer.settings):
-        # To compare the result with, on the same images; nothing is chosen by it.
+        trainer.progress.float_accuracy = _float_figure(trainer, data, hooks)
+
+
+def _float_figure(trainer: Trainer, data: ImageData, hooks: Sequence[TrainingHook]) -> float | None:
+    """Of the weights that a run starts from, to compare the result with, on the same images; nothing is chosen by it."""
+    unknown = may_be_random(trainer.settings)
+    try:
         with as_float(trainer.model):
-            found = evaluate(trainer.model, data.test.batches(EVALUATION_BATCH), trainer.task)
-        trainer.progress.float_accuracy = found.value
-        tell(hooks, float_remark(found.value, data, trainer.settings, trainer.task))
+            value = evaluate(trainer.model, data.test.batches(EVALUATION_BATCH), trainer.task).value
+    except NonFiniteError:
+        if unknown:  # training may mend what random weights give
+            return None
+        raise
+    remarks = float_remark(value, data, trainer.settings, trainer.task)
+    tell(hooks, remarks)
+    return (
+        None if remarks and unknown else value
+    )  # guesses of random weights are not a figure to compare with
 
 
 @contextmanager
