@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import hwbmpq
@@ -160,7 +161,7 @@ def print_run(
     if result.size is not None:
         console.print(_size_line(result.size))
     console.print(f"run: {escape(str(run))}; with plots: {escape(str(run / hwbmpq.report.run_files.PAGE))}")
-    console.print(f"as ONNX: hwbmpq export {escape(str(run))}", style="dim")
+    console.print(f"as ONNX: hwbmpq export {escape(quote(str(run)))}", style="dim")
 
 
 def _size_line(size: "SizeAccount") -> str:
