@@ -8,7 +8,8 @@ past it. Where there is JSON in them, half of the changes are made value by valu
     pip install atheris==3.0.0        # not among the project's own requirements
     python benchmarks/fuzz.py [--seconds 240] [--inputs 50000] [--only budget] [--json benchmarks/results/fuzz.json]
 
-``--only`` with ``--json`` replaces the figures of these targets and leaves the others.
+``--only`` with ``--json`` replaces the figures of these targets and leaves the others. Inputs that fail are kept in
+``build/fuzz``, or where ``--kept`` says.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -112,32 +114,46 @@ def fuzz(target: str, seconds: int, inputs: int, folder: Path) -> None:
     atheris.Fuzz()
 
 
-def run(target: str, seconds: int, inputs: int) -> dict[str, Any]:
-    """Fuzz one target; what was tried, and what went wrong."""
+def run(target: str, seconds: int, inputs: int, kept: Path) -> dict[str, Any]:
+    """Fuzz one target; what was tried, and what went wrong, with the input and the log of a failure in ``kept``."""
     with tempfile.TemporaryDirectory() as name:
         words = [sys.executable, __file__, "--target", target, "--folder", name]
         words += ["--seconds", str(seconds), "--inputs", str(inputs)]
         start = time.monotonic()
-        ended = subprocess.run(words, capture_output=True, text=True, errors="replace", env=_environment())
+        # Both together: libFuzzer reports on stderr, atheris prints the exception that ended it on stdout.
+        ended = subprocess.run(
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=_environment(),
+        )
         counts = Path(name) / "counts.json"
         if not counts.exists():
-            raise SystemExit(f"{target}: {ended.stderr[-3000:]}")
+            raise SystemExit(f"{target}: {ended.stdout[-3000:]}")
         found: dict[str, Any] = json.loads(counts.read_text())
         found["seconds"] = round(time.monotonic() - start)
-        states = re.findall(r"cov: (\d+) ft: (\d+) corp: (\d+)", ended.stderr)
-        found["edges_of_seeds"] = _edges_of_seeds(ended.stderr)
+        states = re.findall(r"cov: (\d+) ft: (\d+) corp: (\d+)", ended.stdout)
+        found["edges_of_seeds"] = _edges_of_seeds(ended.stdout)
         last = states[-1] if states else (0, 0, 0)
         found |= dict(zip(("edges_covered", "features", "corpus"), map(int, last), strict=True))
         found["failures"] = int(ended.returncode != 0)
         if ended.returncode:
-            print(ended.stderr[-6000:], file=sys.stderr)
-            for artefact in [
-                *Path(name).glob("crash-*"),
-                *Path(name).glob("oom-*"),
-                *Path(name).glob("timeout-*"),
-            ]:
-                print(target, artefact.name, artefact.read_bytes()[:2000], file=sys.stderr)
+            print(ended.stdout[-6000:], file=sys.stderr)
+            for path in keep_failure(Path(name), target, ended.stdout, kept):
+                print(f"{target}: kept {path}", file=sys.stderr)
         return found
+
+
+def keep_failure(folder: Path, target: str, log: str, kept: Path) -> list[Path]:
+    """Copy the inputs that libFuzzer has written out of its folder, which is removed, and write its log beside them."""
+    kept.mkdir(parents=True, exist_ok=True)
+    inputs = [path for path in folder.iterdir() if path.name.startswith(("crash-", "oom-", "timeout-"))]
+    for path in inputs:
+        shutil.copy(path, kept / f"{target}-{path.name}")
+    (kept / f"{target}.log").write_text(log)
+    return [kept / f"{target}.log", *(kept / f"{target}-{path.name}" for path in inputs)]
 
 
 def _edges_of_seeds(log: str) -> int | None:
@@ -157,6 +173,9 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=0, help="for each target at most; 0: as time allows")
     parser.add_argument("--only", choices=TARGETS, action="append")
     parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--kept", type=Path, default=Path("build/fuzz"), help="folder for inputs that failed, and for the log"
+    )
     parser.add_argument("--target", choices=TARGETS, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -167,7 +186,7 @@ def main() -> None:
 
     found: dict[str, Any] = {}
     for target in args.only or TARGETS:
-        found[target] = run(target, args.seconds, args.inputs)
+        found[target] = run(target, args.seconds, args.inputs, args.kept)
         print(target, json.dumps(found[target]))
     if args.json:
         before = json.loads(args.json.read_text())["targets"] if args.only and args.json.exists() else {}

@@ -36,7 +36,7 @@ def load_weights(model: nn.Module, path: str | Path) -> nn.Module:
 
 
 def _read(path: Path) -> object:
-    if not path.is_file():
+    if not path.exists():
         raise WeightsError(f"no weights file {path}", hint="check the path; it is relative to this folder")
     try:
         with open_regular(path, _MOST_BYTES) as file:

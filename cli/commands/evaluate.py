@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
     file = _file(args)
     opened = open_run(args)
     found, remarks = _evaluate(opened, args.runtime, file, trust=args.trust)
-    warnings, metric = _doubts(opened, found), opened.task.described
+    warnings, metric = _chance_warnings(opened, found), opened.task.described
     if args.json:
         content = {
             "run": args.folder,
@@ -124,8 +124,8 @@ def _evaluate(
     ), []
 
 
-def _doubts(opened: OpenedRun, found: "Evaluation") -> list[str]:
-    """A warning if a classifier does no better than guessing."""
+def _chance_warnings(opened: OpenedRun, found: "Evaluation") -> list[str]:
+    """A warning if a classifier is hardly better than guessing."""
     doubt = hwbmpq.data.chance_remark(
         found.value,
         found.images,

@@ -71,7 +71,7 @@ def _layer_table(console: Console, plan: "Plan", shown: "Sequence[LayerReport]",
     bars = _log_bars(plan.layers)
     # Columns with what they take: two spaces, and their widest content.
     columns: list[tuple[str, int, Callable[[LayerReport], Any]]] = [
-        *([("kind", 16, lambda layer: layer.kind)] if is_wide else []),
+        *([("kind", 16, lambda layer: Text(layer.kind))] if is_wide else []),
         (">weights", 11, lambda layer: f"{layer.parameters:,}"),
         *([] if is_narrow else [("needs", _BAR + 2, lambda layer: bars[layer.name])]),
         ("width", 9, _width),

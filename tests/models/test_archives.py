@@ -15,7 +15,7 @@ import torch
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.models.archives import check_archive
 from hwbmpq.models.weights import load_weights
-from hwbmpq.training.checkpoint_file import CheckpointError, packed, with_archive_checksum
+from hwbmpq.training.checkpoint import CheckpointError, packed, with_archive_checksum
 from hwbmpq.training.run_directory import RunDirectory
 
 

@@ -12,10 +12,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import hostile_files  # noqa: F401 (adds its cases)
+import hostile_files
 import hostile_folders  # noqa: F401 (adds its cases)
 import pytest
 from hostile import CASES, LONGEST_S, MOST_MIB, ROOT, Place, problems, run_case
+
+from hwbmpq.measure.kit_runner import machine_facts
 
 COMPRESS = (
     "compress --model hwbmpq:resnet8 --target mpic --budget memory=24KiB --data digits --train-images 64 --test-images 32 "
@@ -48,14 +50,16 @@ def test_there_are_enough_cases() -> None:
 )
 def test_a_stranger_gets_nowhere(name: str, run: Path, tmp_path: Path, record: dict[str, Any]) -> None:
     seen = run_case(CASES[name], Place(root=tmp_path, run=run))
+    found = problems(CASES[name], seen)
     record[name] = {
+        "sent": "files" if CASES[name].make.__module__ == hostile_files.__name__ else "folders",
         "seconds": round(seen.cpu_s, 2),
         "mib": seen.mib,
         "exit_code": seen.code,
         "executed": seen.executed,
         "written_outside": len(seen.changed_outside),
+        "failed_checks": len(found),
     }
-    found = problems(CASES[name], seen)
     assert not found, f"{found}\n{seen.out[-1500:]}\n{seen.err[-3000:]}"
 
 
@@ -66,5 +70,6 @@ def record() -> Any:
     yield found
     folder = os.environ.get("HWBMPQ_RESULTS")
     if folder and len(found) == len(CASES):
-        facts = {"most_seconds": LONGEST_S, "most_mib": MOST_MIB, "cases": found}
+        limits = {"most_seconds": LONGEST_S, "most_mib": MOST_MIB}
+        facts = {"machine": machine_facts(), **limits, "cases": found}
         (Path(folder) / "hostile.json").write_text(json.dumps(facts, indent=1) + "\n")

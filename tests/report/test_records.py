@@ -4,9 +4,21 @@ from typing import Any
 
 import pytest
 
+from hwbmpq.report import RunFacts
 from hwbmpq.report.records import check_records
 
 ERROR = {"name": "mean absolute error", "higher_is_better": False, "is_share": False}
+
+
+NO_NETWORK = RunFacts(
+    **dict.fromkeys(("title", "target", "device", "traced_by"), ""),
+    **dict.fromkeys(("layers", "ties", "nodes", "edges", "unquantized", "caveats"), ()),
+    tables={},
+    limits={},
+    sources={},
+    parameters=0,
+    macs=0,
+)
 
 
 def record(**figures: Any) -> dict[str, Any]:
@@ -23,14 +35,16 @@ def record(**figures: Any) -> dict[str, Any]:
     ids=["0.1.0", "validation", "another metric"],
 )
 def test_figures_of_any_task_are_taken(figures: dict[str, Any]) -> None:
-    check_records([record(**figures)], {k.replace("validation", "test"): v for k, v in figures.items()})
+    check_records(
+        NO_NETWORK, [record(**figures)], {k.replace("validation", "test"): v for k, v in figures.items()}
+    )
 
 
 @pytest.mark.parametrize(
     ("figures", "message"),
     [
-        ({}, "neither test_accuracy nor validation_accuracy"),
-        ({"test_accuracy": 0.5, "metric": ERROR}, "neither test_metric nor validation_metric"),
+        ({}, "has no validation_accuracy"),
+        ({"test_accuracy": 0.5, "metric": ERROR}, "has no validation_metric"),
         ({"test_accuracy": 2.0}, "test_accuracy"),
         ({"test_metric": float("nan"), "metric": ERROR}, "test_metric"),
         ({"test_accuracy": 0.5, "metric": {"name": 3}}, "metric.name"),
@@ -40,4 +54,4 @@ def test_figures_of_any_task_are_taken(figures: dict[str, Any]) -> None:
 )
 def test_figures_that_cannot_be_shown_are_refused(figures: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        check_records([record(**figures)], None)
+        check_records(NO_NETWORK, [record(**figures)], None)

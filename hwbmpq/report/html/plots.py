@@ -101,7 +101,7 @@ def learning_plot(reports: Sequence[RunReport]) -> Plot | None:
 
 def _axis(report: RunReport) -> str:
     metric = report.epochs[-1].metric
-    return f"{metric.name} (%)" if metric.is_share else metric.name
+    return f"{short(metric.name)} (%)" if metric.is_share else short(metric.name)
 
 
 def _shown(epoch: Epoch) -> float:
