@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import hwbmpq
@@ -166,7 +167,7 @@ def print_run(
         str(value).startswith("file:") for value in (settings.model, settings.data, settings.task)
     )
     trust = " --trust" if names_code else ""  # the run's own settings name Python files then
-    console.print(f"as ONNX: hwbmpq export {escape(str(run))}{trust}", style="dim")
+    console.print(f"as ONNX: hwbmpq export {escape(quote(str(run)))}{trust}", style="dim")
 
 
 def _size_line(size: "SizeAccount", plan: "Plan | None", target: str) -> str:
