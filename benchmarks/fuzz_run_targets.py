@@ -105,7 +105,7 @@ def history(folder: Path) -> tuple[Read, list[bytes]]:
 def checkpoint(folder: Path) -> tuple[Read, list[bytes]]:
     """A checkpoint whose pickle is changed, in an archive that is whole and with a checksum that fits."""
     from hwbmpq.training import check_state
-    from hwbmpq.training.checkpoint_file import _NO_COMMENT, _comment, unpacked
+    from hwbmpq.training.checkpoint import _NO_COMMENT, _comment, unpacked
 
     run = finished_run(folder)
     entries, seeds = {}, []

@@ -30,11 +30,16 @@ from hwbmpq.values import Sensitivity
 TARGET = "generic"
 
 
-def measure(name: str, *, per_channel: bool = False, target: str = TARGET) -> dict[str, Any]:
-    """Coverage of one network, what its memory was predicted to be, and what its packed file takes."""
+def measure(
+    name: str, *, per_channel: bool = False, target: str = TARGET, **candidates: Any
+) -> dict[str, Any]:
+    """Coverage of one network, what its memory was predicted to be, and what its packed file takes.
+
+    ``candidates``: ``bits``, ``keep_float`` and the like, as ``build_search_space`` takes them.
+    """
     example = build(name)
     graph = hwbmpq.describe(example.model, example.args).with_scales(per_channel=per_channel)
-    space = half_way(graph, target)
+    space = half_way(graph, target, **candidates)
     bits = _widths(space)
     prepare(example.model, graph, per_channel=per_channel)
     assign(example.model, space.as_trained(bits))
@@ -52,6 +57,7 @@ def measure(name: str, *, per_channel: bool = False, target: str = TARGET) -> di
         "covered_parameters": graph.weights / graph.parameters,
         "covered_macs": graph.layer_macs / graph.macs,
         "budget_bytes": space.limits["memory"] / 8,
+        "weight_bits": {layer: precision.weight_bits for layer, precision in bits.items()},
         "memory_bytes": space.costs.table("memory").total(bits) / 8,
         "file_bytes": file_bytes,
         "lines": {line.label: line.actual_bytes for line in account.lines},
@@ -59,13 +65,12 @@ def measure(name: str, *, per_channel: bool = False, target: str = TARGET) -> di
     }
 
 
-def half_way(graph: hwbmpq.LayerGraph, target: str) -> SearchSpace:
+def half_way(graph: hwbmpq.LayerGraph, target: str, **candidates: Any) -> SearchSpace:
     """The network on a device under a budget in the middle of its range."""
     profile = load_profile(target)
-    smallest, largest = build_search_space(graph, profile, {"memory": "100%"}).costs.smallest_and_largest(
-        "memory"
-    )
-    return build_search_space(graph, profile, {"memory": (smallest + largest) / 2})
+    whole = build_search_space(graph, profile, {"memory": "100%"}, **candidates)
+    smallest, largest = whole.costs.smallest_and_largest("memory")
+    return build_search_space(graph, profile, {"memory": (smallest + largest) / 2}, **candidates)
 
 
 def _widths(space: SearchSpace) -> dict[str, hwbmpq.Precision]:

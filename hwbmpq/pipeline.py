@@ -44,6 +44,7 @@ from hwbmpq.training.setup import (
     float_remark,
     keep_freed_memory,
     place,
+    starts_from_weights,
     training_batches,
 )
 from hwbmpq.training.trainer import Trainer
@@ -102,8 +103,8 @@ def compress(
     ``on_trainer`` gets the trainer before it starts, so that the caller can ask it to stop. ``command`` is kept for the
     report. ``task`` is what to train for, if the settings do not name it.
 
-    Epochs are compared on validation images, which ``data`` has or which are held out of its training part; the test
-    images are looked at when nothing is left to choose.
+    Epochs are compared on validation images, which ``data`` has or which are held out of its training part. The test
+    images choose nothing: the weights that a run starts from are measured on them in float, and then the result.
     """
     start = time.monotonic()
     if state is not None and settings.epochs == 0:
@@ -292,7 +293,7 @@ def _begin(
     if state is not None:
         with _fitting(trainer.settings.model):
             trainer.load_state_dict(state)
-    elif trainer.settings.weights or trainer.settings.pretrained:
+    elif starts_from_weights(trainer.settings):
         # To compare the result with, on the same images; nothing is chosen by it.
         with as_float(trainer.model):
             found = evaluate(trainer.model, data.test.batches(EVALUATION_BATCH), trainer.task)

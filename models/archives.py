@@ -1,12 +1,15 @@
 """Archives as torch writes them, checked before torch reads one that somebody sent.
 
-torch's restricted reader (``weights_only``) runs no code, but it unpacks what is compressed, however large, and makes as
-many zero bytes as a pickle asks for.
+torch's restricted reader (``weights_only``) runs no code, but it unpacks what is compressed, however large, makes as
+many zero bytes as a pickle asks for, and follows values that refer to each other for as long as that takes.
 """
 
+import io
 import os
 import zipfile
 from typing import BinaryIO
+
+from hwbmpq.models.pickles import PickleError, check_pickles
 
 _END, _END_BYTES = b"PK\5\6", 22
 _MOST_DIRECTORY_BYTES = 1 << 22
@@ -31,6 +34,7 @@ def check_archive(file: BinaryIO) -> None:
         _check_zip(file, size)
     else:
         _check_piecewise(file)  # a file of torch before 1.6
+        _check_pickles(file, size)
     file.seek(0)
 
 
@@ -60,10 +64,23 @@ def _check_records(archive: zipfile.ZipFile, size: int) -> None:
         raise ArchiveError("two of its records have the same name")
     for record in records:
         if record.filename.endswith(".pkl"):
-            if record.file_size > max(_MOST_PICKLE_BYTES, size * _PICKLE_SHARE):
+            if record.file_size > _most_pickle_bytes(size):
                 raise ArchiveError("it has far more structure than tensors")
-            if _ZEROS in archive.read(record):
+            content = archive.read(record)
+            if _ZEROS in content:
                 raise ArchiveError("it asks for memory that it does not fill")
+            _check_pickles(io.BytesIO(content), size)
+
+
+def _check_pickles(file: BinaryIO, size: int) -> None:
+    try:
+        check_pickles(file, _most_pickle_bytes(size))
+    except PickleError as error:
+        raise ArchiveError(str(error)) from error
+
+
+def _most_pickle_bytes(size: int) -> int:
+    return max(_MOST_PICKLE_BYTES, int(size * _PICKLE_SHARE))
 
 
 def _check_piecewise(file: BinaryIO) -> None:

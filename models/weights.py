@@ -6,16 +6,17 @@ from pickle import UnpicklingError
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import Tensor, nn
 
-from hwbmpq.errors import WeightsError
+from hwbmpq.errors import WeightsError, cut, printable
 from hwbmpq.io import open_regular
 from hwbmpq.models.archives import check_archive
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
 _PREFIXES = ("module.", "_orig_mod.")  # of DataParallel and torch.compile
 _MOST_LISTED = 8
+_LONGEST_KEY = 200
 _MOST_BYTES = 1 << 36
 _HOW_TO_SAVE = "save only the tensors: torch.save(model.state_dict(), 'weights.pt'), or use safetensors"
 
@@ -35,12 +36,12 @@ def load_weights(model: nn.Module, path: str | Path) -> nn.Module:
 
 
 def _read(path: Path) -> object:
-    if not path.is_file():
+    if not path.exists():
         raise WeightsError(f"no weights file {path}", hint="check the path; it is relative to this folder")
     try:
         with open_regular(path, _MOST_BYTES) as file:
             if path.suffix == ".safetensors":
-                return load_file(path)
+                return load(file.read())  # not by its path, where another file may be by now
             check_archive(file)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about formats that are refused a moment later
@@ -78,10 +79,14 @@ def _unwrap(content: object, path: Path) -> dict[str, Tensor]:
     strange = [key for key, value in content.items() if not isinstance(value, Tensor)]
     if strange:
         raise WeightsError(
-            f"{path} holds no plain state_dict: {strange[0]!r} is a {type(content[strange[0]]).__name__}",
+            f"{path} holds no plain state_dict: {_told(strange[0])} is a {type(content[strange[0]]).__name__}",
             hint=f"tensors may stand at the top or under one of: {', '.join(_WRAPPERS)}",
         )
     return content
+
+
+def _told(key: object) -> str:
+    return cut(printable(repr(key)), _LONGEST_KEY)
 
 
 def _strip_prefix(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -99,7 +104,7 @@ def _check_fit(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:
     mismatched = [k for k in wanted if k in state and wanted[k].shape != state[k].shape]
     problems = [
         *(f"missing {k} {tuple(wanted[k].shape)}" for k in missing),
-        *(f"unexpected {k} {tuple(state[k].shape)}" for k in unexpected),
+        *(f"unexpected {cut(printable(str(k)), _LONGEST_KEY)} {tuple(state[k].shape)}" for k in unexpected),
         *(f"{k} is {tuple(state[k].shape)}, the model has {tuple(wanted[k].shape)}" for k in mismatched),
     ]
     if problems:

@@ -52,7 +52,7 @@ def _settings(way: tuple[str, str], memory_bits: float, activation_bits: int | N
             "model": "hwbmpq:resnet20",
             "target": str(Path(__file__).with_name(f"weights_248_a{activation_bits or 'float'}.yaml")),
             "bits": WIDTHS,
-            "budgets": {"memory": memory_bits},
+            "budgets": {"weight_memory": memory_bits},
             "epochs": 0,
             **how,
         }

@@ -166,12 +166,14 @@ def _train(
     data = hwbmpq.pipeline.with_validation(data, settings)
     # What the data and the network's own defaults made of it: other images must not change it afterwards.
     size = "x".join(map(str, model.input_size))
-    held_out = 0 if data.validation is None else len(data.validation)
+    held_out = (
+        None if not settings.epochs else 0.0 if data.validation is None else float(len(data.validation))
+    )
     settings = settings.model_copy(
         update={
             "input": size,
             "num_classes": data.classes,
-            "validation": float(held_out),
+            "validation": held_out,
             "normalise": data.normalise,
         }
     )

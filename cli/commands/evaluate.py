@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
     file = _file(args)
     opened = open_run(args)
     found, remarks = _evaluate(opened, args.runtime, file)
-    warnings, metric = _doubts(opened, found), opened.task.described
+    warnings, metric = _chance_warnings(opened, found), opened.task.described
     if args.json:
         content = {
             "run": args.folder,
@@ -120,8 +120,8 @@ def _evaluate(opened: OpenedRun, runtime: str, file: Path | None) -> "tuple[Eval
     return hwbmpq.training.evaluate(network, opened.data.test.batches(batch), opened.task), []
 
 
-def _doubts(opened: OpenedRun, found: "Evaluation") -> list[str]:
-    """A warning if a classifier does no better than guessing."""
+def _chance_warnings(opened: OpenedRun, found: "Evaluation") -> list[str]:
+    """A warning if a classifier is hardly better than guessing."""
     doubt = hwbmpq.data.chance_remark(
         found.value,
         found.images,

@@ -41,8 +41,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--runtime-compat",
         choices=("none", "older", "int8", "int8-vnni"),
         default="none",
-        help="older: integers of 8 and 16 bits only, for ONNX Runtime before 1.24 (2-bit integers) or 1.19 (4-bit integers); int8: the form that ONNX Runtime fuses into 8-bit integer kernels, right on any processor; int8-vnni: the same for Arm "
-        "and for x86 with VNNI only, where 8-bit weights are faster (default: %(default)s, the exact graph)",
+        help="older: integers of 8 and 16 bits only, for ONNX Runtime before 1.24 (2-bit integers) or 1.19 (4-bit "
+        "integers); int8: the form that ONNX Runtime fuses into 8-bit integer kernels, right on any processor; "
+        "int8-vnni: the same for Arm and for x86 with VNNI only, where 8-bit weights are faster (default: %(default)s, "
+        "the exact graph)",
     )
     add_count(parser, "--compare", 256, "how many test images the file is compared with the network on")
     add_run_options(parser)
@@ -65,7 +67,8 @@ def run(args: argparse.Namespace) -> None:
     console = OutputConsole()
     console.print(escape(opened.data.inputs))
     print_remarks(console, opened.remarks)
-    _show(console, _export(args, form, opened))
+    result = _export(args, form, opened)
+    _show(console, result, wider=_wider_on_device(opened, result) if form.name == "packed" else 0)
 
 
 def _export(args: argparse.Namespace, form: "ExportFormat", opened: OpenedRun) -> "ExportResult":
@@ -93,9 +96,19 @@ def _place(args: argparse.Namespace, own: Path) -> Path:
     return Path(args.output) / own.name if Path(args.output).is_dir() else Path(args.output)
 
 
-def _show(console: OutputConsole, result: "ExportResult") -> None:
+def _wider_on_device(opened: OpenedRun, result: "ExportResult") -> int:
+    """Bytes that the run's device stores beyond those of the file; 0 for runs that do not say."""
+    if result.size is None or not opened.folder.has_facts:
+        return 0
+    facts = hwbmpq.report.read_facts(opened.folder.path)
+    widths = {name: layer.weight_bits for name, layer in hwbmpq.quant.quantized_layers(opened.network)}
+    stored = hwbmpq.report.storage.bytes_on_device(facts, widths)
+    return 0 if stored is None else stored - result.size.on_device.predicted_bytes
+
+
+def _show(console: OutputConsole, result: "ExportResult", *, wider: int) -> None:
     if result.size is not None:
-        print_size(console, result.size)
+        print_size(console, result.size, wider=wider)
     print_remarks(console, result.remarks)
     if result.agreement is not None:
         print_agreement(console, result.agreement)

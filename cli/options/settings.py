@@ -45,7 +45,7 @@ _LONG_CHOICES = 40
 _MAY_CHANGE = {"baseline", "device", "data_root", "checkpoint_minutes", "workers"}
 """Settings that a resumed run may get anew: they change nothing in the result."""
 _FOLLOW_EPOCHS = ("warmup_epochs", "interval_epochs", "decide_after")
-_FOLLOW_DATA = ("input", "num_classes", "normalise", "layout")
+_FOLLOW_DATA = ("input", "num_classes", "normalise", "layout", "validation")
 _NORMALISATION = ("normalise", "mean", "std")
 
 
@@ -180,8 +180,9 @@ def add_budget_option(parser: argparse._ActionsContainer) -> None:
         action="extend",
         default=[],
         metavar="COST=AMOUNT",
-        help="an upper bound on a cost, such as memory=350KiB, memory=12x (a twelfth of float), memory=4b/weight (bits per weight on average), latency=8ms, energy=40uJ or "
-        "bops=30%%; several hold together (default: the profile's own)",
+        help="an upper bound on a cost, such as memory=350KiB, memory=12x (a twelfth of float), memory=4b/weight (bits "
+        "per weight on average), latency=8ms, energy=40uJ or bops=30%%; several hold together (default: the profile's "
+        "own)",
     )
 
 
@@ -267,6 +268,8 @@ def settings_from(args: argparse.Namespace) -> "RunSettings":
     found = {} if args.recipe is None else dict(training.get_paper_recipe(args.recipe).settings)
     found |= {} if args.config is None else training.read_settings(Path(args.config))
     given = given_settings(args)
+    if found.get("epochs") == 0 and given.get("epochs"):
+        found = training.settings_to_train(found)
     stale: tuple[str, ...] = ()
     if given.keys() & {"epochs", "data", "decide_after", "max_steps"}:
         stale += _FOLLOW_EPOCHS  # the file's warm-up belongs to other epochs

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import hwbmpq
 from hwbmpq.cli.console import Console
 from hwbmpq.cli.render.tables import counted, in_bytes, plain_table
 from hwbmpq.units import amount
@@ -17,16 +18,23 @@ _WIDE = 96
 """Columns of a terminal that has room for every figure."""
 
 
-def print_size(console: Console, account: "SizeAccount") -> None:
-    """The bytes of a file line by line, next to what was predicted; what the device stores apart from the file's own."""
+def print_size(console: Console, account: "SizeAccount", *, wider: int = 0) -> None:
+    """The bytes of a file line by line, next to what was predicted; what the device stores apart from the file's own.
+
+    ``wider``: bytes that only the device takes, since it stores some widths as wider ones.
+    """
     device = account.on_device
     table = plain_table("What is on the device", "", ">predicted", ">in the file", ">difference")
     overhead = [line for line in account.lines if line.label in OVERHEAD]
     for line in account.lines:
         if line not in overhead and (line.predicted_bytes or line.actual_bytes):
             table.add_row(line.label, *_cells(line.predicted_bytes, line.actual_bytes or 0))
+    if wider:
+        table.add_row(hwbmpq.costs.stored.WIDER, in_bytes(wider), "", f"-{in_bytes(wider)}")
     table.add_section()
-    table.add_row(device.label, *_cells(device.predicted_bytes, device.actual_bytes or 0), style="bold")
+    table.add_row(
+        device.label, *_cells(device.predicted_bytes + wider, device.actual_bytes or 0), style="bold"
+    )
     for line in overhead:
         table.add_row(line.label, *_cells(line.predicted_bytes, line.actual_bytes or 0))
     table.add_section()

@@ -1,5 +1,6 @@
 """What runs led to, drawn for a terminal."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from hwbmpq.cli.render.tables import counted, in_bytes, plain_table, print_remar
 if TYPE_CHECKING:
     from hwbmpq.export import SizeAccount
     from hwbmpq.pipeline import Compression
-    from hwbmpq.report import Headline, RunReport
+    from hwbmpq.report import Headline, Plan, RunReport
     from hwbmpq.training import RunSettings
 
 _MOST_MOVES = 12
@@ -159,20 +160,43 @@ def print_run(
     for line in [*accuracy_lines(result, settings), *_decision_lines(result)]:
         console.print(line)
     if result.size is not None:
-        console.print(_size_line(result.size))
+        console.print(_size_line(result.size, result.plan, settings.target))
     console.print(f"run: {escape(str(run))}; with plots: {escape(str(run / hwbmpq.report.run_files.PAGE))}")
-    console.print(f"as ONNX: hwbmpq export {escape(str(run))}", style="dim")
-
-
-def _size_line(size: "SizeAccount") -> str:
-    device = size.on_device
-    actual, total = device.actual_bytes or 0, size.actual_bytes or 0
-    predicted = device.predicted_bytes
-    compared = "as planned" if actual == predicted else f"{in_bytes(predicted)} predicted"
-    return (
-        f"model.safetensors: {in_bytes(total)}: {in_bytes(actual)} that the device stores ({compared}) and "
-        f"{in_bytes(total - actual)} of file header; hwbmpq.load reads it"
+    names_code = any(
+        str(value).startswith("file:") for value in (settings.model, settings.data, settings.task)
     )
+    trust = " --trust" if names_code else ""  # the run's own settings name Python files then
+    console.print(f"as ONNX: hwbmpq export {escape(str(run))}{trust}", style="dim")
+
+
+def _size_line(size: "SizeAccount", plan: "Plan | None", target: str) -> str:
+    """The bytes of the file; and those of the device, if it stores some widths as wider ones."""
+    held, total = size.on_device.actual_bytes or 0, size.actual_bytes or 0
+    planned = size.on_device.predicted_bytes if plan is None else _planned_bytes(plan)
+    wider = "" if plan is None else _wider_on_device(plan, planned, target)
+    compared = ", as planned," if held == planned else "" if wider else f" ({in_bytes(planned)} planned)"
+    return (
+        f"model.safetensors: {in_bytes(total)}: {in_bytes(held)} of weights, scales and the rest{compared} and "
+        f"{in_bytes(total - held)} of file header; {wider}hwbmpq.load reads it"
+    )
+
+
+def _planned_bytes(plan: "Plan") -> int:
+    memory = plan.costs.get("memory")
+    bits = sum(plan.stored.values()) if memory is None or memory.unit != "bit" else memory.total
+    return math.ceil(bits / 8)
+
+
+def _wider_on_device(plan: "Plan", planned: int, target: str) -> str:
+    """``mpic stores 50.93 KiB, since it stores 3 bits as 4 and 5 as 8; ``."""
+    if hwbmpq.costs.stored.WIDER not in plan.stored:
+        return ""
+    profile = hwbmpq.load_profile(target)
+    own = {pair.weight.bits for pair in profile.pairs}
+    used = {layer.precision.weight_bits for layer in plan.layers} - own
+    widened = {bits: wide for bits, wide in sorted(profile.precisions.promote.items()) if bits in used}
+    parts = " and ".join(f"{bits} as {wide}" for bits, wide in widened.items()).replace(" as", " bits as", 1)
+    return f"{escape(plan.target)} stores {in_bytes(planned)}, since it stores {parts}; "
 
 
 def accuracy_lines(result: "Compression", settings: "RunSettings") -> list[str]:

@@ -64,9 +64,11 @@ class ActivationMemory(_ActivationCost):
     """Bits of all activations in memory at the worst step of the forward pass.
 
     A tensor that feeds an addition is stored at 16 bits, any other at the width of its widest reader, one that
-    leaves the network or is read by a product in float (a weight-only layer, attention) as 32-bit float. Several readers make several rows, one per combination; beyond 64 in a
-    step, the smaller tensors count at their widest candidate. Needs the network's graph
-    (``hwbmpq.describe``), not only its layers.
+    leaves the network or is read by a product in float (a weight-only layer, attention) as 32-bit float. What
+    attention and recurrent layers keep while they run (projections and scores, states and gates) counts as 32-bit
+    float; scratch memory of kernels, such as im2col, does not count. Several readers make several rows, one per
+    combination; beyond 64 in a step, the smaller tensors count at their widest candidate. Needs the network's
+    graph (``hwbmpq.describe``), not only its layers.
     """
 
     formula: ClassVar[str] = "max over steps of sum over tensors in memory of elements * stored width"

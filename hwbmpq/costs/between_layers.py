@@ -96,12 +96,21 @@ class BetweenLayers:
         return self.overheads.per_run + counted
 
     @property
+    def estimated_constant(self) -> float:
+        """How much of that is for operations without a time of their own."""
+        return sum(self._price(op, elements) for op, elements, _ in self._guessed())
+
+    @property
     def notes(self) -> tuple[str, ...]:
         if not self.is_known:
             return ("operations between the layers are not counted: only the layers are known here",)
-        unknown = Counter(kind for op, _, kind in self._counted() if op == _OTHERWISE != COUNTED_AS.get(kind))
+        unknown = Counter(kind for _, _, kind in self._guessed())
         found = [f"{kind} ({count})" for kind, count in unknown.items()]
-        return (f"counted as additions, for want of a time: {', '.join(found)}",) if found else ()
+        return (f"counted as additions, as no time is known: {', '.join(found)}",) if found else ()
+
+    def _guessed(self) -> Iterator[tuple[str, int, str]]:
+        """Those of the counted operations that no price is known of."""
+        return (found for found in self._counted() if found[0] == _OTHERWISE != COUNTED_AS.get(found[2]))
 
     def _counted(self) -> Iterator[tuple[str, int, str]]:
         """Operations that take time: what they count as, their elements (or MACs), and their kind."""

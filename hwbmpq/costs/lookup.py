@@ -9,7 +9,7 @@ from hwbmpq.costs.between_layers import BetweenLayers
 from hwbmpq.costs.geometry import calls_of, positions, repeats
 from hwbmpq.costs.interpolate import Interpolator, shape_of
 from hwbmpq.costs.model import MS_PER_SECOND, CostOptions, FigureLog, register, sourced_use
-from hwbmpq.costs.per_layer import cost_layers, over_calls, with_work_outside
+from hwbmpq.costs.per_layer import cost_layers, over_calls, with_estimates, with_work_outside
 from hwbmpq.costs.table import Candidates, CostTable, Layers, Number
 from hwbmpq.errors import UnsupportedLayerError
 from hwbmpq.hardware.lookup_table import KeyValue, LookupTable, TableEntry
@@ -38,9 +38,10 @@ class LookupTableCost(CostOptions):
 
     A layer that is not in the table has no figure (``error``), takes the value of its nearest neighbour, or that value
     scaled by MACs; the neighbour has the same operation, kernel, groups and widths. ``interpolated``: from several
-    of the same operation and widths, which is also what happens without such a neighbour. If no entry has the operation,
-    the one of the same widths with the nearest number of MACs is scaled. A pair whose weights are unpacked (``compute``) is timed as what it is
-    unpacked to if it has no entry of its own. A table with ``overheads`` adds what is between the layers.
+    of the same operation and widths, which is also what happens without such a neighbour. If no entry has the
+    operation, the one of the same widths with the nearest number of MACs is scaled. A pair whose weights are unpacked
+    (``compute``) is timed as what it is unpacked to if it has no entry of its own. A table with ``overheads`` adds
+    what is between the layers.
     """
 
     unit: ClassVar[str] = "ms or uJ"
@@ -85,8 +86,10 @@ class LookupTableCost(CostOptions):
             findings = _equal_widths(row.costs)
             notes += [f"{amount} of every total is for the call and for operations between the layers"]
             notes += [*between.notes, *findings]
-            costs = replace(costs, rows=(row,), findings=findings)
-        return replace(costs, figures=figures.used, notes=tuple(notes), estimated=reader.estimated)
+            estimated = between.estimated_constant * factor
+            costs = replace(costs, rows=(row,), findings=findings, estimated_constant=estimated)
+        costs = with_estimates(costs, layers, profile, precisions, reader.is_estimate)
+        return replace(costs, figures=figures.used, notes=tuple(notes))
 
     def _find(self, figures: FigureLog) -> tuple[LookupTableRef, LookupTable]:
         refs = figures.profile.lookup_tables
@@ -155,12 +158,12 @@ class _Reader:
         self._miss = miss
         self._seen: dict[tuple[object, ...], _Found] = {}  # networks repeat their layers
         self._interpolators: dict[tuple[KeyValue, KeyValue], Interpolator] = {}
-        self._given: list[tuple[str, _Found]] = []
+        self._given: list[_Found] = []
 
     def look_up(self, layer: Layer, pair: WidthPair) -> float:
         """The value for one call of a layer; counted in the notes."""
         found = self._remembered(layer, pair)
-        self._given.append((layer.name, found))
+        self._given.append(found)
         return found.value
 
     def origin(self, layer: Layer, pair: WidthPair) -> str:
@@ -174,15 +177,14 @@ class _Reader:
             self._seen[key] = self._find(layer, pair)
         return self._seen[key]
 
-    @property
-    def estimated(self) -> tuple[str, ...]:
-        """Layers with a number that is not a measurement of the layer itself."""
-        return tuple(dict.fromkeys(name for name, found in self._given if found.is_neighbour))
+    def is_estimate(self, layer: Layer, pair: WidthPair) -> bool:
+        """Whether one of its values is not a measurement of the layer itself."""
+        return any(self._remembered(call, pair).is_neighbour for call, _ in calls_of(layer))
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What is not a measurement of the layer itself."""
-        given = [found for _, found in self._given]
+        given = self._given
         counts = {
             "are taken from neighbours in the table": sum(found.is_neighbour for found in given),
             "lie beyond the measured sizes": sum(found.is_extrapolated for found in given),

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from hwbmpq.costs.figures import FigureLog as FigureLog
 from hwbmpq.costs.figures import sourced_use as sourced_use
 from hwbmpq.costs.per_layer import LayerCost as LayerCost
-from hwbmpq.costs.per_layer import cost_layers, over_calls, with_work_outside
+from hwbmpq.costs.per_layer import cost_layers, over_calls, with_estimates, with_work_outside
 from hwbmpq.costs.table import Candidates, Capacity, CostTable, Layers
 from hwbmpq.errors import CostModelError as CostModelError
 from hwbmpq.hardware.profile import HardwareProfile
@@ -83,6 +83,9 @@ class LayerwiseCost(CostOptions):
         def stand_in(layer: Layer, pair: WidthPair) -> str:
             return figures.estimates.get((op_of(layer), layer.kernel_size, pair), "")
 
+        def is_estimate(layer: Layer, pair: WidthPair) -> bool:
+            return bool(stand_in(layer, pair))
+
         def origin(layer: Layer, pair: WidthPair) -> str:
             return "; ".join(filter(None, [self.origin(layer, pair), stand_in(layer, pair)]))
 
@@ -90,14 +93,13 @@ class LayerwiseCost(CostOptions):
         table = cost_layers(
             *(name, self.unit, layers, profile, precisions, cost, origin), needs_kernel=needs_kernel
         )
-        table = with_work_outside(table, layers, profile, cost if self.counts_work else None)
+        table = with_work_outside(table, layers, profile, cost if self.counts_work else None, is_estimate)
+        table = with_estimates(table, layers, profile, precisions, is_estimate)
         capacity = self.capacity(figures)
         special = Counter(text for row in table.origins.values() for text in set(row.values()))
         counted = (f"{text} ({n} of {len(table.rows[0].costs)} layers)" for text, n in special.items())
-        notes = (*self.notes(profile), *counted)
-        taken = {(op, kernel) for op, kernel, _ in figures.estimates}
-        estimated = tuple(layer.name for layer in layers if (op_of(layer), layer.kernel_size) in taken)
-        return replace(table, figures=figures.used, notes=notes, capacity=capacity, estimated=estimated)
+        notes = (*table.notes, *self.notes(profile), *counted)
+        return replace(table, figures=figures.used, notes=notes, capacity=capacity)
 
 
 class CyclesLatency(LayerwiseCost):

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from hwbmpq.costs.budgets import Budget as Budget
@@ -34,10 +34,15 @@ class NetworkCosts:
     tables: Mapping[str, CostTable]
     missing: Mapping[str, HwbmpqError]
     """Costs that cannot be had, and why."""
-    weights: int = 0
-    """Weights of all layers."""
+    layer_weights: Mapping[str, int] = field(default_factory=dict)
+    """How many weights each layer owns."""
     covered_macs: float = 1.0
     """Share of the network's MACs that its layers have; the others are computed in float."""
+
+    @property
+    def weights(self) -> int:
+        """Weights of all layers."""
+        return sum(self.layer_weights.values())
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -90,11 +95,17 @@ class NetworkCosts:
         if budget.share is not None:
             return budget.share * self.smallest_and_largest(budget.cost)[1]
         if budget.bits_per_weight is not None:
-            return budget.bits_per_weight * self.weights
+            return budget.bits_per_weight * self.weights + self._beside_weights(budget.cost)
         assert budget.ratio is not None
         in_float = self.table(budget.cost).float_total
         # A plug-in's own memory does not say what it is in float: the weights are its measure.
         return (FLOAT_BITS * self.weights if in_float is None else in_float) / budget.ratio
+
+    def _beside_weights(self, cost: str) -> Number:
+        """What a memory counts whatever the widths: scales, biases, norms, what stays in float."""
+        widest = {name: max(options) for name, options in self.choices.items()}
+        weights = sum(self.layer_weights[name] * p.weight_bits for name, p in widest.items())
+        return max(0, self.table(cost).total(widest) - weights)
 
     def peak(self, cost: str, weight_bits: int) -> CostRow:
         """The sum that decides then, for a cost that has several."""
@@ -178,7 +189,7 @@ def tabulate(
         ends=tuple(layer.name for layer in layers if layer.is_end),
         tables=tables,
         missing=missing,
-        weights=sum(layer.parameters for layer in layers),
+        layer_weights={layer.name: layer.parameters for layer in layers},
         covered_macs=layer_macs / getattr(layers, "macs", layer_macs) if layer_macs else 1.0,
     )
 

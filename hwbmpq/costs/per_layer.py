@@ -13,6 +13,7 @@ from hwbmpq.hardware.widths import Execution, WidthFinder, op_of
 from hwbmpq.values import Layer, Precision
 
 LayerCost = Callable[[Layer, WidthPair], Number]
+IsEstimate = Callable[[Layer, WidthPair], bool]
 NO_FIGURE = (MissingFigureError, UnsupportedLayerError, UnsupportedPrecisionError)
 _MEMORY, _WORK = "bit", ("ms", "uJ")
 
@@ -39,8 +40,9 @@ def cost_layers(
 ) -> CostTable:
     """Every layer at every candidate: a number, and where it comes from, for the pair that really runs.
 
-    A layer that has no figure at one of its candidates is uncosted at all, since it would else be chosen for that;
-    if that is so of all layers, the first reason is raised. ``needs_kernel``: a pair that is only stored has no figure.
+    A layer that has no figure at one of its candidates is left out altogether: the solver would otherwise prefer the
+    width without a cost. If that is so of all layers, the first reason is raised. ``needs_kernel``: a pair that is
+    only stored has no figure.
     """
     finder = WidthFinder(profile)
     found = CostTable(name=name, model=name, unit=unit, rows=())
@@ -70,6 +72,24 @@ def cost_layers(
         promotions=promotions,
         uncosted=_uncosted(layers, missing),
     )
+
+
+def with_estimates(
+    table: CostTable,
+    layers: Collection[Layer],
+    profile: HardwareProfile,
+    precisions: Candidates,
+    is_estimate: IsEstimate,
+) -> CostTable:
+    """The same with the layers and precisions whose number is an estimate."""
+    finder = WidthFinder(profile)
+    found: dict[str, tuple[Precision, ...]] = {}
+    for layer in (layer for layer in layers if layer.macs and layer.name in table.rows[0].costs):
+        choices = candidates_of(layer, precisions)
+        at = tuple(p for p in choices if is_estimate(layer, finder.execution_of(layer, p).pair))
+        if at:
+            found[layer.name] = at
+    return replace(table, estimated=tuple(found), estimated_at=found)
 
 
 def _check_kernels(layer: Layer, runs: dict[Precision, Execution], profile: HardwareProfile) -> None:
@@ -118,7 +138,11 @@ def network_macs(layers: Collection[Layer]) -> int:
 
 
 def with_work_outside(
-    table: CostTable, layers: Collection[Layer], profile: HardwareProfile, cost: LayerCost | None
+    table: CostTable,
+    layers: Collection[Layer],
+    profile: HardwareProfile,
+    cost: LayerCost | None,
+    is_estimate: IsEstimate = lambda layer, pair: False,
 ) -> CostTable:
     """The same with what is computed outside of layers, in float, if ``cost`` has a figure for that.
 
@@ -133,10 +157,12 @@ def with_work_outside(
         run = WidthFinder(profile).execution(op_of(work), IN_FLOAT)
         if run.is_stored_only and table.unit in _WORK:
             raise UnsupportedPrecisionError(f"profile {profile.target!r} has no kernel in float")
-        row = replace(table.rows[0], constant=table.rows[0].constant + cost(work, run.pair))
+        amount = cost(work, run.pair)
     except NO_FIGURE as error:
         more = uncosted_outside(layers, _reason(error), network_macs(layers))
         return replace(table, uncosted=(*table.uncosted, *more))
     places = ", ".join(entry.name for entry in outside(layers)[:3])
     note = f"computed outside of layers, in float: {work.macs / network_macs(layers):.1%} of the MACs ({places}…)"
-    return replace(table, rows=(row,), notes=(*table.notes, note))
+    row = replace(table.rows[0], constant=table.rows[0].constant + amount)
+    estimated = amount if is_estimate(work, run.pair) else 0
+    return replace(table, rows=(row,), notes=(*table.notes, note), estimated_constant=estimated)

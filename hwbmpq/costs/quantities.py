@@ -185,6 +185,8 @@ class _Role(CostOptions):
     role: ClassVar[str] = ""
     other_role: ClassVar[str] = ""
     cost: ClassVar[str] = ""
+    mcu_note: ClassVar[str] = ""
+    """What a microcontroller keeps in that memory too."""
 
     def tabulate(self, layers: Layers, profile: HardwareProfile, precisions: Candidates) -> CostTable:
         figures = FigureLog(profile, self.registered_name)
@@ -194,6 +196,8 @@ class _Role(CostOptions):
         notes = table.notes
         if self.other_role in level.holds:
             notes = (*notes, f"{level.name} holds the {self.other_role} as well, which are not counted here")
+        if profile.device_class == "mcu" and self.mcu_note:
+            notes = (*notes, self.mcu_note)
         used = {use.path: use for use in (*table.figures, *figures.used)}
         return replace(
             table, name=self.registered_name, figures=tuple(used.values()), notes=notes, capacity=capacity
@@ -207,6 +211,7 @@ class Flash(_Role):
     role: ClassVar[str] = "weights"
     other_role: ClassVar[str] = "activations"
     cost: ClassVar[str] = "memory"
+    mcu_note: ClassVar[str] = "code is not counted"
     formula: ClassVar[str] = "that of memory"
     needs: ClassVar[tuple[str, ...]] = ("memory that holds weights: size_bytes",)
 

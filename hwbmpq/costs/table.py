@@ -100,6 +100,10 @@ class CostTable:
     """Precisions without a kernel, and those that they run as."""
     estimated: tuple[str, ...] = ()
     """Layers with a number that is not a measurement of the layer itself, where the others are measured."""
+    estimated_at: Mapping[str, tuple[WrittenPrecision, ...]] = field(default_factory=dict)
+    """The precisions at which that is so, by layer; all of them for a layer that is not listed here."""
+    estimated_constant: Number = 0
+    """How much of the constant is an estimate."""
     uncosted: tuple[Uncosted, ...] = ()
     """What there is no figure for, and what is therefore in no number here."""
     float_total: Number | None = None
@@ -129,12 +133,12 @@ class CostTable:
 
     @property
     def is_lower_bound(self) -> bool:
-        """Whether the network costs more than the totals say, by nobody knows how much."""
+        """Whether the network costs more than the totals say, by an unknown amount."""
         return bool(self.uncosted)
 
     @property
     def no_figure(self) -> str:
-        """What it is a lower bound for want of."""
+        """Which parts have no figure."""
         return no_figure(self.uncosted)
 
     def estimated_share(self, allocation: Mapping[str, Precision]) -> float:
@@ -143,7 +147,13 @@ class CostTable:
         if not self.is_additive or not total:
             return 0.0
         costs = self.rows[0].costs
-        return sum(costs[layer][allocation[layer]] for layer in self.estimated if layer in costs) / total
+        found = (layer for layer in self.estimates(allocation) if layer in costs)
+        return (self.estimated_constant + sum(costs[layer][allocation[layer]] for layer in found)) / total
+
+    def estimates(self, allocation: Mapping[str, Precision]) -> tuple[str, ...]:
+        """The layers whose number at their own width is an estimate."""
+        at = self.estimated_at
+        return tuple(name for name in self.estimated if name not in at or allocation[name] in at[name])
 
     @property
     def is_additive(self) -> bool:
@@ -190,7 +200,7 @@ class CostTable:
             )
             for row in self.rows
         )
-        return replace(self, rows=rows, **changes)
+        return replace(self, rows=rows, estimated_constant=self.estimated_constant * factor, **changes)
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON; precisions as ``W4A8``."""

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from hwbmpq.data.batches import LoaderImages
+from hwbmpq.data.default_normalisation import Choice
 from hwbmpq.data.images import ImageData, LabelledImages, OnImage
-from hwbmpq.data.normalise import Choice
 from hwbmpq.data.opened import OpenData as OpenData
 from hwbmpq.data.opened import at_least_one
 from hwbmpq.data.registry import DATA_SOURCES, DataParts, Request, parse_data

@@ -9,6 +9,7 @@ import torch
 from hwbmpq.data.arrays import LabelledArrays
 from hwbmpq.data.batches import LoaderImages, from_loaders
 from hwbmpq.data.dataset import ArrayImages, Picked
+from hwbmpq.data.default_normalisation import Choice, array_normalisation, image_normalisation
 from hwbmpq.data.images import (
     RESIDENT_BYTES,
     ImageData,
@@ -19,7 +20,6 @@ from hwbmpq.data.images import (
     settle,
 )
 from hwbmpq.data.loader_part import LoaderPart
-from hwbmpq.data.normalise import Choice, array_normalisation, image_normalisation
 from hwbmpq.data.registry import DataParts, DataSource
 from hwbmpq.data.stored_arrays import StoredArrays, own_size
 from hwbmpq.errors import HwbmpqError

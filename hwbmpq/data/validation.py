@@ -103,9 +103,10 @@ def _loader_split(images: LoaderImages, count: int, seed: int) -> tuple[LoaderIm
     total = len(loader.dataset)  # type: ignore[arg-type]
     held = set(held_out(None, total, count, seed).tolist())
     kept = [index for index in range(total) if index not in held]
-    names = "batch_size num_workers collate_fn pin_memory timeout worker_init_fn multiprocessing_context generator"
+    names = "batch_size num_workers collate_fn pin_memory timeout worker_init_fn multiprocessing_context"
     options = {name: getattr(loader, name) for name in f"{names} prefetch_factor persistent_workers".split()}
-    validation = DataLoader(Subset(loader.dataset, sorted(held)), **options)
+    # A generator of its own, even for a fixed order: each pass draws from it, which must not shift the training's order.
+    validation = DataLoader(Subset(loader.dataset, sorted(held)), generator=torch.Generator(), **options)
     fewer = Subset(loader.dataset, kept)
     if isinstance(sampler, DistributedSampler):
         ranks = sampler.num_replicas
@@ -114,5 +115,5 @@ def _loader_split(images: LoaderImages, count: int, seed: int) -> tuple[LoaderIm
         options |= {"sampler": DistributedSampler(fewer, **order)}
     else:
         options |= {"shuffle": isinstance(sampler, RandomSampler)}
-    train = DataLoader(fewer, drop_last=loader.drop_last, **options)
+    train = DataLoader(fewer, drop_last=loader.drop_last, generator=loader.generator, **options)
     return replace(images, loader=train), replace(images, loader=validation)

@@ -37,6 +37,10 @@ class Dataflow:
         """Whether it multiplies or looks up without rounding what it reads."""
         return bool(self.graph.nodes[name].get("in_float", False))
 
+    def inside(self, name: str) -> int:
+        """Elements that it keeps in memory while it runs, beside what it reads and makes."""
+        return int(self.graph.nodes[name].get("inside", 0))
+
     def is_addition(self, name: str) -> bool:
         return self.kind(name) in ADDITIONS
 

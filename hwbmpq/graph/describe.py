@@ -14,6 +14,7 @@ from hwbmpq.deprecated import renamed_arguments
 from hwbmpq.errors import NoLayersError
 from hwbmpq.graph.coverage import list_uncovered
 from hwbmpq.graph.dataflow import Dataflow, find_ties
+from hwbmpq.graph.inside import elements_inside
 from hwbmpq.graph.layergraph import LayerGraph
 from hwbmpq.graph.operations import LAYER_KINDS, WEIGHTED_MODULES, Operation, Trace, nonnegative_tensors
 from hwbmpq.graph.stored import stored_state
@@ -43,7 +44,7 @@ def describe(
 def describe_trace(model: nn.Module, traced: Trace, *, tie: str = DEFAULT_TIE) -> LayerGraph:
     """The ``LayerGraph`` of a network whose operations are known."""
     layer_of = _layers_by_operation(model, traced.operations)
-    graph = _operation_graph(traced.operations, layer_of)
+    graph = _operation_graph(model, traced.operations, layer_of)
     reads = find_weight_reads(model, traced.operations, layer_of)
     if not layer_of and not reads:
         raise NoLayersError(
@@ -84,7 +85,9 @@ def _layers_by_operation(model: nn.Module, operations: Iterable[Operation]) -> d
     return found
 
 
-def _operation_graph(operations: Iterable[Operation], layer_of: Mapping[str, str]) -> nx.DiGraph:
+def _operation_graph(
+    model: nn.Module, operations: Iterable[Operation], layer_of: Mapping[str, str]
+) -> nx.DiGraph:
     graph = nx.DiGraph()
     for operation in operations:
         layer = layer_of.get(operation.name, "")
@@ -96,6 +99,7 @@ def _operation_graph(operations: Iterable[Operation], layer_of: Mapping[str, str
             layer=layer,
             is_output=operation.is_output,
             in_float=bool(operation.macs) and not layer,
+            inside=0 if layer else elements_inside(model, operation),
         )
         graph.add_edges_from((read, operation.name) for read in operation.inputs)
     return graph

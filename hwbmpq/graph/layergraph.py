@@ -30,8 +30,8 @@ class LayerGraph:
     ties: tuple[TieGroup, ...]
     uncovered: tuple[Uncovered, ...]
     operations: nx.DiGraph
-    """Every operation in execution order; attributes ``kind``, ``shape``, ``layer`` (a name or ""), ``is_output`` and
-    ``in_float`` (it multiplies without rounding what it reads)."""
+    """Every operation in execution order; attributes ``kind``, ``shape``, ``layer`` (a name or ""), ``is_output``,
+    ``in_float`` (it multiplies without rounding what it reads) and ``inside`` (elements that it keeps while it runs)."""
     traced_by: str
     notes: tuple[str, ...] = ()
     stored: tuple[StoredState, ...] = ()
@@ -144,7 +144,8 @@ def find_schedule(operations: nx.DiGraph) -> Schedule:
     """The steps of the execution order and the tensors alive at each.
 
     An operation without products works in place if it is the only reader of the one tensor that it reads, and keeps
-    its size. The network's inputs are in memory from the first step until their last reader.
+    its size. The network's inputs are in memory from the first step until their last reader. What an operation keeps
+    inside (the scores of an attention, the gates of a GRU) is a tensor of that step only.
     """
     flow = Dataflow(operations)
     steps: list[str] = []
@@ -160,7 +161,16 @@ def find_schedule(operations: nx.DiGraph) -> Schedule:
         step_of[name] = len(steps) if reads else 0  # an input is there from the start
         if reads:
             steps.append(flow.label(name))
-    return Schedule(steps=tuple(steps), tensors=_tensors(flow, owner, step_of, last=len(steps) - 1))
+    tensors = _tensors(flow, owner, step_of, last=len(steps) - 1)
+    return Schedule(steps=tuple(steps), tensors=(*tensors, *_inside(flow, step_of)))
+
+
+def _inside(flow: Dataflow, step_of: dict[str, int]) -> Iterator[StoredTensor]:
+    for name, step in step_of.items():
+        if elements := flow.inside(name):
+            yield StoredTensor(
+                name=f"inside {flow.label(name)}", elements=elements, made_at=step, last_read_at=step
+            )
 
 
 def _computed(flow: Dataflow) -> list[str]:

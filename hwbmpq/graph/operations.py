@@ -57,6 +57,8 @@ class Operation:
     weight: str = ""
     """Of ``parameters``, the one that a weighted operation multiplies with."""
     macs: int = 0
+    inside: int = 0
+    """Elements of the products that it computes on the way to its result: an attention's projections and scores."""
     weight_uses: tuple[WeightUse, ...] = ()
     """Its products with parameters, and lookups in them."""
     clamps_negatives: bool = False
@@ -175,6 +177,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.operations: list[Operation] = []
         self._macs = 0
+        self._products: list[int] = []  # elements of each product of the call
         self._parameter_names = {id(p): name for name, p in model.named_parameters(remove_duplicate=True)}
         self._changed_at: dict[int, int] = {}  # storage -> position of what last changed it in place
         self._uses = WeightUses(self.parameter_name)
@@ -198,6 +201,7 @@ class Recorder(TorchDispatchMode):
             # One MAC is one multiplication and one addition.
             macs = flop_registry[packet](*args, **kwargs, out_val=result) // 2
             self._macs += macs
+            self._products.append(result.numel() if isinstance(result, torch.Tensor) else 0)
         self._uses.see(packet.__name__, args, result, macs)
         return result
 
@@ -207,6 +211,7 @@ class Recorder(TorchDispatchMode):
         """Make a call that reads some tensors; its result, the tensors that it changed in place, and its MACs."""
         versions = [tensor._version for tensor in read]
         self._macs = 0
+        self._products = []
         self._uses.take()
         result = call()
         changed = [t for t, version in zip(read, versions, strict=True) if t._version != version]
@@ -222,7 +227,9 @@ class Recorder(TorchDispatchMode):
         """Record an operation whose result is ``tensor``, and what it changed in place; its position."""
         position = len(self.operations)
         uses = self._uses.take()
-        self.operations.append(Operation(name=name, shape=tuple(tensor.shape), weight_uses=uses, **fields))
+        inside, self._products = sum(self._products[:-1]), []  # the last product is the result
+        fields |= {"shape": tuple(tensor.shape), "weight_uses": uses, "inside": inside}
+        self.operations.append(Operation(name=name, **fields))
         self._changed_at.update({_storage(each): position for each in changed})
         return position
 

@@ -188,11 +188,14 @@ def _widths(profile: HardwareProfile) -> Iterator[tuple[Location, str]]:
     pairs = profile.pairs
     if not pairs and not profile.abstract:
         yield ("precisions",), "no widths: list `weights` and `activations`, or `pairs`"
-    for index, spoken in enumerate(precisions.pairs or ()):
+    for index, listed_pair in enumerate(precisions.pairs or ()):
         for name, listed in (("w", precisions.weights), ("a", precisions.activations)):
-            if listed and getattr(spoken, name) not in listed:
+            if listed and getattr(listed_pair, name) not in listed:
                 block = "weights" if name == "w" else "activations"
-                yield ("precisions", "pairs", index, name), f"{getattr(spoken, name)} is not in `{block}`"
+                yield (
+                    ("precisions", "pairs", index, name),
+                    f"{getattr(listed_pair, name)} is not in `{block}`",
+                )
     seen: set[tuple[object, str]] = set()
     for index, pair in enumerate(pairs):
         for op in pair.ops or ("*",):

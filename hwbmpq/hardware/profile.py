@@ -107,9 +107,9 @@ class HardwareProfile(Block):
     @cached_property
     def pairs(self) -> tuple[WidthPair, ...]:
         """The supported (weight, activation) pairs, in the order of the file."""
-        spoken = self.precisions.pairs
-        if spoken is None:
-            spoken = tuple(
+        pairs = self.precisions.pairs
+        if pairs is None:
+            pairs = tuple(
                 PairSpec(w=weight, a=activation)
                 for weight in self.precisions.weights
                 for activation in self.precisions.activations
@@ -122,7 +122,7 @@ class HardwareProfile(Block):
                 kernel=pair.kernel,
                 ops=() if "*" in pair.ops else pair.ops,
             )
-            for pair in spoken
+            for pair in pairs
         )
 
     def pairs_for(self, op: str) -> list[WidthPair]:

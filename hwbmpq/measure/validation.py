@@ -112,7 +112,7 @@ def candidate(
         widths=str(precision),
         predicted_ms=float(table.total(allocation)),
         layers=len(allocation),
-        measured_layers=len(allocation) - len(table.estimated),
+        measured_layers=len(allocation) - len(table.estimates(allocation)),
         graph=exported(allocation),
     )
 

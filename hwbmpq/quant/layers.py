@@ -31,16 +31,13 @@ class MadeClass(nn.Module):
         return _rebuild, (self.float_class, *type(self).__bases__[:-1]), state
 
 
-class QuantizedLayer(MadeClass, LoadsFloatCheckpoints):
-    """Mixed into a layer's class by ``quantized_class``; the layer object itself stays the same."""
+class HasPrecision(nn.Module):
+    """What a quantized layer and a quantized weight without one have in common."""
 
-    added_entries = ("_extra_state",)
-
-    layer_name: str
     activation_bits: int
-    input_quantizer: InputQuantizer
-    """Shared by all layers that read one tensor."""
     weight_quantizer: WeightQuantizer
+    undecided: tuple[Precision, str] | None = None
+    """During an allocator's warm-up: the widths of the warm-up, and what to know about them."""
 
     @property
     def weight_bits(self) -> int:
@@ -53,6 +50,16 @@ class QuantizedLayer(MadeClass, LoadsFloatCheckpoints):
     @property
     def precision(self) -> Precision:
         return Precision(weight_bits=self.weight_bits, activation_bits=self.activation_bits)
+
+
+class QuantizedLayer(MadeClass, HasPrecision, LoadsFloatCheckpoints):
+    """Mixed into a layer's class by ``quantized_class``; the layer object itself stays the same."""
+
+    added_entries = ("_extra_state",)
+
+    layer_name: str
+    input_quantizer: InputQuantizer
+    """Shared by all layers that read one tensor."""
 
     def set_precision(self, precision: Precision) -> None:
         self.weight_quantizer.set_bits(precision.weight_bits)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from hwbmpq.quant.layers import HELD_MARK, MadeClass, QuantizedLayer, made_class
+from hwbmpq.quant.layers import HELD_MARK, HasPrecision, MadeClass, QuantizedLayer, made_class
 from hwbmpq.quant.quantizers import LoadsFloatCheckpoints, WeightQuantizer
 from hwbmpq.values import FLOAT_BITS, Precision
 
@@ -18,7 +18,7 @@ HELD = "quantized_weights"
 _SUFFIX = "_quantized"  # a parameter may be called "values", an entry of a ModuleDict may not
 
 
-class QuantizedWeight(LoadsFloatCheckpoints):
+class QuantizedWeight(HasPrecision, LoadsFloatCheckpoints):
     """A layer of which only the weight is quantized."""
 
     added_entries = ("_extra_state",)
@@ -46,18 +46,6 @@ class QuantizedWeight(LoadsFloatCheckpoints):
     @property
     def float_class(self) -> type[nn.Module]:
         return cast(MadeClass, self.owner).float_class
-
-    @property
-    def weight_bits(self) -> int:
-        return self.weight_quantizer.bits
-
-    @property
-    def channel_axis(self) -> int | None:
-        return self.weight_quantizer.channel_axis
-
-    @property
-    def precision(self) -> Precision:
-        return Precision(weight_bits=self.weight_bits, activation_bits=FLOAT_BITS)
 
     def set_precision(self, precision: Precision) -> None:
         """Switch the width of the weight; what is multiplied with it stays in float whatever is asked for."""

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hwbmpq.costs.stored import WIDER
+from hwbmpq.report.values import RunFacts
 from hwbmpq.values import OVERHEAD
 
 
@@ -17,7 +19,10 @@ class StorageLine:
 
 
 def storage_lines(stored: Mapping[str, int], packed: Mapping[str, Any] | None) -> tuple[StorageLine, ...]:
-    """From a plan's stored bits, or from the account of a file: the parts, their sum, the file's overhead, the file."""
+    """From a plan's stored bits, or from the account of a file: the parts, their sum, the file's overhead, the file.
+
+    What the device stores beyond the file is planned, and not in the file.
+    """
     if packed is None:
         parts = [StorageLine(label=label, planned_bytes=-(-bits // 8)) for label, bits in stored.items()]
         return (*parts, _total("on the device", parts)) if parts else ()
@@ -31,7 +36,22 @@ def storage_lines(stored: Mapping[str, int], packed: Mapping[str, Any] | None) -
         line for line in found if line.label not in OVERHEAD and (line.planned_bytes or line.actual_bytes)
     ]
     overhead = [line for line in found if line.label in OVERHEAD]
-    return (*parts, _total("on the device", parts), *overhead, _total("file", [*parts, *overhead]))
+    wider = [StorageLine(label=WIDER, planned_bytes=stored[WIDER] // 8)] if WIDER in stored else []
+    on_device = _total("on the device", [*parts, *wider])
+    return (*parts, *wider, on_device, *overhead, _total("file", [*parts, *overhead]))
+
+
+def bytes_on_device(facts: RunFacts, weight_bits: Mapping[str, int]) -> int | None:
+    """What the run's device stores of the network at these widths; None if its memory is not counted so."""
+    table = facts.tables.get("memory")
+    if table is None or table.model != "stored_memory":
+        return None
+    chosen = {
+        name: next((option for option in options if option.weight_bits == weight_bits.get(name)), None)
+        for name, options in facts.choices.items()
+    }
+    known = {name: option for name, option in chosen.items() if option is not None}
+    return int(table.total(known)) // 8 if len(known) == len(chosen) else None
 
 
 def _total(label: str, lines: list[StorageLine]) -> StorageLine:

@@ -64,7 +64,7 @@ class CostReport:
 
     @property
     def no_figure(self) -> str:
-        """What it is a lower bound for want of."""
+        """Which parts have no figure."""
         return no_figure(self.uncosted)
 
     @property

@@ -14,7 +14,7 @@ from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import describe
 from hwbmpq.hardware import HardwareProfile, load_profile
 from hwbmpq.quant import InputQuantizer, assign, prepare, quantized_layers
-from hwbmpq.search import watch
+from hwbmpq.search import loop_checks
 from hwbmpq.search.config import AllocationConfig, allocation_config
 from hwbmpq.search.decisions import CalibrationBatches, Decision, DecisionContext
 from hwbmpq.search.methods import Method, checked_decision, get_method
@@ -86,7 +86,7 @@ class BitAllocator:
         self.space = self.method.search_space(graph, self._profile, self.config)
         self.method.check(self.space, self.config)
         for remark in self.space.not_shown_to_hold:
-            watch.warn(remark)
+            loop_checks.warn(remark)
         self.model = model
         self.epoch = 0
         """Epochs that have ended."""
@@ -103,7 +103,7 @@ class BitAllocator:
             self._collector = BitGradientCollector(
                 model, widest, with_squares=self.config.objective == "error"
             )
-        self._watch = watch.LoopWatch(model)
+        self._watch = loop_checks.LoopWatch(model)
         self._densities: DensityMeter | None = None
         if "density" in self.method.looks_at:
             self._densities = DensityMeter(model, graph, in_training_only=True)
@@ -127,8 +127,8 @@ class BitAllocator:
 
     def _mark(self) -> None:
         """Tell those who write files whether the widths are decided."""
-        why = watch.undecided(self.epoch, self.config.epochs, self.space.asked)
-        watch.mark_undecided(self.model, "" if self.is_settled else why)
+        why = loop_checks.undecided(self.epoch, self.config.epochs, self.space.asked)
+        loop_checks.mark_undecided(self.model, "" if self.is_settled else why)
 
     @property
     def question(self) -> SearchSpace:
@@ -184,7 +184,7 @@ class BitAllocator:
         """Close an epoch; the decision, if widths were decided at its end."""
         self.epoch += 1
         self._watch.check_optimizers()
-        watch.warn_of_extra_epoch(self.epoch, self.config.epochs)
+        loop_checks.warn_of_extra_epoch(self.epoch, self.config.epochs)
         left_out = "" if self._collector is None else self._collector.left_out()
         if self._collector is not None:
             norms, squares = self._collector.close_epoch()
@@ -193,7 +193,7 @@ class BitAllocator:
         is_due = self.schedule is not None and self.schedule.is_due(self.epoch)
         sensitivity = self._interval_sensitivity(left_out) if is_due else None
         if left_out:
-            watch.warn(f"epoch {self.epoch}: {left_out}")
+            loop_checks.warn(f"epoch {self.epoch}: {left_out}")
         decision = None if sensitivity is None else self.decide(sensitivity)
         self._mark()
         if self._densities is not None and not self.history:
@@ -209,7 +209,7 @@ class BitAllocator:
         norms, squares = (
             mean_over_epochs(epochs[start:]) for epochs in (self._epoch_norms, self._epoch_squares)
         )
-        watch.check_scores(norms, self.epoch, left_out)
+        loop_checks.check_scores(norms, self.epoch, left_out)
         return Sensitivity(method="enbg", scores=norms, errors=self._errors(squares))
 
     def decide(self, sensitivity: Sensitivity = _NOTHING) -> Decision:

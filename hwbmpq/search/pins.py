@@ -21,6 +21,12 @@ class _Given:
 
     width: int | Precision
     by: str
+    tied_to: str = ""
+    """The layer that this one follows, if no pattern matched it."""
+
+    @property
+    def why(self) -> str:
+        return f" (tied to {self.tied_to})" if self.tied_to else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +50,12 @@ class FixedLayers:
 
     def remarks(self, choices: Mapping[str, Sequence[Precision]]) -> list[str]:
         """What is pinned and what stays in float, for people."""
-        in_float = [name for name in self.given if choices[name][0] == _FLOAT]
-        pinned = [f"{name} {choices[name][0]}" for name in self.given if name not in in_float]
+        in_float = [f"{name}{given.why}" for name, given in self.given.items() if choices[name][0] == _FLOAT]
+        pinned = [
+            f"{name} {choices[name][0]}{given.why}"
+            for name, given in self.given.items()
+            if choices[name][0] != _FLOAT
+        ]
         return [
             *([f"pinned: {', '.join(pinned)}"] if pinned else []),
             *([f"kept in float: {', '.join(in_float)}"] if in_float else []),
@@ -101,7 +111,7 @@ def _spread(given: Mapping[str, _Given], graph: LayerGraph) -> dict[str, _Given]
         for tied in _tied(graph):
             for giver in [name for name in tied if name in found]:
                 for name in tied:
-                    _add(found, name, found[giver])
+                    _add(found, name, replace(found[giver], tied_to=giver))
     return found
 
 

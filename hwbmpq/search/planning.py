@@ -98,7 +98,7 @@ def measure(
 ) -> Sensitivity:
     """Sensitivity by a short calibration pass, for the candidates of one or several devices; no training.
 
-    ``is_trained``: a network that does no better than guessing gets a remark. ``loss`` is that of (outputs, targets), by
+    ``is_trained``: a network that is hardly better than guessing gets a remark. ``loss`` is that of (outputs, targets), by
     default a classifier's.
     """
     widths = {
@@ -108,7 +108,7 @@ def measure(
     widest = {layer.name: max(p for options in choices for p in options[layer.name]) for layer in graph}
     batches, remarks = (None, ()) if images is None else _labelled(network, images, batch_size, loss)
     if images is not None and is_trained and loss is None:
-        remarks = (*_doubts(network, images, batch_size), *remarks)
+        remarks = (*_chance_warnings(network, images, batch_size), *remarks)
     found = measure_sensitivity(
         network,
         graph,
@@ -122,8 +122,10 @@ def measure(
     return replace(found, remarks=(*found.remarks, *remarks))
 
 
-def _doubts(network: nn.Module, images: LabelledImages | LoaderImages, batch_size: int) -> Iterator[str]:
-    """A warning if a trained network does no better than guessing on the images to calibrate on."""
+def _chance_warnings(
+    network: nn.Module, images: LabelledImages | LoaderImages, batch_size: int
+) -> Iterator[str]:
+    """A warning if a trained network is hardly better than guessing on the images to calibrate on."""
     count = correct = 0
     for inputs, labels in images.batches(batch_size):
         scores = _predict(network, inputs)
@@ -297,7 +299,7 @@ def _cost_report(space: SearchSpace, name: str, allocation: Allocation) -> CostR
 
 def _estimates(table: CostTable, bits: Mapping[str, Any]) -> Iterator[str]:
     """``conv1 (scaled by MACs from conv2d 3x3)``."""
-    for name in table.estimated:
+    for name in table.estimates(bits):
         how = table.origins.get(name, {}).get(bits[name], "")
         yield f"{name} ({how})" if how else name
 

@@ -9,7 +9,7 @@ from hwbmpq.allocate.ilp import IntegerProgram
 from hwbmpq.allocate.problem import AllocationProblem, build_problem
 from hwbmpq.costs import NetworkCosts, parse_budget, tabulate
 from hwbmpq.graph import LayerGraph
-from hwbmpq.hardware import HardwareProfile, layer_candidates, trained_precisions
+from hwbmpq.hardware import HardwareProfile, layer_candidates, remarks_on, trained_precisions
 from hwbmpq.search.pins import FixedLayers, Pins, fixed_layers
 from hwbmpq.values import Precision, Sensitivity
 
@@ -105,7 +105,7 @@ def build_search_space(
         remarks.append(
             "no budget was given and the profile has none: memory at its smallest value plus a quarter of the range"
         )
-    remarks += [*_promotions(tables), *_findings(tables)]
+    remarks += [*remarks_on(profile), *_promotions(tables), *_findings(tables)]
     if len(tables.widths) == 1:
         remarks.append(
             f"{tables.label(tables.widths[0])} is the only candidate: there is nothing to allocate"

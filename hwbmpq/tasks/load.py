@@ -62,7 +62,7 @@ def _made(entry: Any, spec: str) -> Task:
         raise TaskError(f"task {spec} raised {type(error).__name__} when it was made: {error}") from error
     if not isinstance(task, Task):
         raise TaskError(
-            f"task {spec} is a {type(task).__name__}, not a hwbmpq.tasks.Task",
+            f"task {spec} is not a hwbmpq.tasks.Task but of type {type(task).__name__}",
             hint="write `class MyTask(hwbmpq.tasks.Task)` with metric, higher_is_better, loss and measure",
         )
     return task

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from hwbmpq.deprecated import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
-    from hwbmpq.training.checkpoint_contents import bytes_to_build as bytes_to_build
-    from hwbmpq.training.checkpoint_contents import check_state as check_state
+    from hwbmpq.training.checkpoint import bytes_to_build as bytes_to_build
+    from hwbmpq.training.checkpoint import check_state as check_state
     from hwbmpq.training.evaluation import EVALUATION_BATCH as EVALUATION_BATCH
     from hwbmpq.training.evaluation import Evaluation as Evaluation
     from hwbmpq.training.evaluation import evaluate as evaluate
@@ -20,6 +20,7 @@ if _TYPE_CHECKING:
     from hwbmpq.training.settings import RunSettings as RunSettings
     from hwbmpq.training.settings import read_settings as read_settings
     from hwbmpq.training.settings import resolve_settings as resolve_settings
+    from hwbmpq.training.settings import settings_to_train as settings_to_train
     from hwbmpq.training.setup import find_device as find_device
     from hwbmpq.training.tensorboard import TensorBoardHook as TensorBoardHook
     from hwbmpq.training.trainer import Trainer as Trainer

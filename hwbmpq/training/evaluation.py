@@ -60,6 +60,9 @@ def evaluate(
     value = float(task.value(measured))
     if not isfinite(value):
         raise NonFiniteError(
-            f"the {task.metric} is {value}", hint="check the data, and value() of a task of your own"
+            f"the {task.metric} is {value}",
+            hint="check the data, and value() of a task of your own"
+            if isfinite(loss)
+            else "check the data; if training diverged, lower the learning rate (--lr)",
         )
     return Evaluation(value=value, loss=loss / count, images=count)

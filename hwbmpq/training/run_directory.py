@@ -20,7 +20,7 @@ from hwbmpq.report.run_files import (
 )
 from hwbmpq.report.run_files import CHECKPOINT as LAST
 from hwbmpq.report.run_files import PREVIOUS_CHECKPOINT as PREVIOUS
-from hwbmpq.training.checkpoint_file import CheckpointError, is_good, packed, unpacked
+from hwbmpq.training.checkpoint import CheckpointError, is_good, packed, unpacked
 from hwbmpq.training.settings import RunSettings, read_settings, resolve_settings, settings_yaml
 from hwbmpq.training.trust import check_trust
 

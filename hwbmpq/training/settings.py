@@ -144,7 +144,7 @@ class RunSettings(AllocationConfig):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_truth_for_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+    def _reject_booleans(cls, value: Any, info: ValidationInfo) -> Any:
         """YAML's ``yes`` is a number to Python, and a mistake to people."""
         if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
             raise ValueError("give a value, not yes or no")
@@ -249,6 +249,19 @@ def resolve_settings(given: Mapping[str, Any], *, recipe: str | None = None) -> 
         return RunSettings(**{**completion, **said})
     except ValidationError as error:
         raise HwbmpqError("\n".join(setting_problems(error))) from None
+
+
+def settings_to_train(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run without training, less its defaults: a run that trains has others.
+
+    Files of earlier versions have no validation images for such a run, which nobody asked for either.
+    """
+    data = found.get("data") or "digits"
+    usual = resolve_settings({"model": "any", "target": "any", "data": data, "epochs": 0}).model_dump(
+        mode="json"
+    )
+    usual |= {"validation": 0, "data": None}
+    return {name: value for name, value in found.items() if name not in usual or usual[name] != value}
 
 
 _PERIODIC = ("warmup_epochs", "interval_epochs")

@@ -143,13 +143,18 @@ def _check_scores(scores: Tensor | None, data: ImageData, at_least: bool) -> Non
         )
 
 
+def starts_from_weights(settings: RunSettings) -> bool:
+    """Whether the network may be trained already: weights are given, fetched, or brought along by a user's own file."""
+    return bool(settings.weights or settings.pretrained or settings.model.startswith("file:"))
+
+
 def float_remark(
     accuracy: float | None, data: ImageData, settings: RunSettings, task: Task
 ) -> tuple[str, ...]:
-    """A warning if weights that were given are no better than guessing before anything is quantized."""
+    """A warning if weights that a run starts from are hardly better than guessing before anything is quantized."""
     # Pretrained weights may get a new head, which is random until it is trained.
-    is_trained = settings.weights or settings.model.startswith("file:")
-    if not is_trained and not (settings.pretrained and settings.epochs == 0):
+    has_new_head = settings.pretrained and settings.epochs and not settings.weights
+    if has_new_head or not starts_from_weights(settings):
         return ()
     found = chance_remark(
         accuracy,
@@ -158,5 +163,7 @@ def float_remark(
         inputs=data.inputs,
         what="in float the network",
         name=data.name,
+        # A function that builds a network may load its weights, or not; an exported network always has its own.
+        may_be_random=not (settings.weights or settings.pretrained or settings.model.endswith(".pt2")),
     )
     return () if found is None else (found,)

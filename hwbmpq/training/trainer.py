@@ -196,7 +196,7 @@ class Trainer:
         self.progress.loss_sum += loss
         self.progress.correct += int(correct)
 
-    def _diverged(self, what: str) -> NonFiniteError:
+    def _diverged(self, what: str, hint: str = "") -> NonFiniteError:
         step = min(self.progress.batch // self.settings.accumulate + 1, self.steps_per_epoch)
         kept = (
             f"; the state after epoch {self.progress.epoch} is kept"
@@ -205,7 +205,7 @@ class Trainer:
         )
         return NonFiniteError(
             f"epoch {self.progress.epoch + 1}, step {step}: {what}{kept}",
-            hint="lower the learning rate (--lr), clip gradients (--clip-norm 1), or check the data",
+            hint=hint or "lower the learning rate (--lr), clip gradients (--clip-norm 1), or check the data",
         )
 
     def _set_learning_rate(self) -> None:
@@ -285,7 +285,7 @@ class Trainer:
         try:
             found = self._evaluate(self.model)
         except NonFiniteError as error:
-            raise self._diverged(str(error)) from error
+            raise self._diverged(str(error), error.hint) from error
         if not math.isfinite(found.loss):
             raise self._diverged(f"the loss on the {self.compared_on} images is {found.loss}")
         return found

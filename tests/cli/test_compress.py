@@ -16,6 +16,9 @@ import hwbmpq
 from hwbmpq.cli.main import main
 from hwbmpq.cli.options.network import load_network
 from hwbmpq.cli.progress import TrainingProgress
+from hwbmpq.cli.render.tables import in_bytes
+from hwbmpq.costs.stored import WIDER
+from hwbmpq.units import amount
 
 SMALL = ["--model", "hwbmpq:resnet8", "--target", "mpic", "--data", "fake", "--train-images", "71"]
 """64 images to train on once 7 are held out for validation."""
@@ -468,3 +471,43 @@ def test_pinned_layers_stay_at_their_width_and_the_run_can_be_resumed_and_loaded
     assert run("export", "one")[0] == 0
     network = hwbmpq.load("one/model.safetensors")
     assert str(dict(hwbmpq.quant.quantized_layers(network))["layer3.0.conv1"].precision) == "W32A32"
+
+
+def test_a_width_that_the_device_stores_wider_is_not_called_as_planned(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+    code, out, err = run(
+        "compress", *SMALL, "--bits", "3,5", "--epochs", "0", "--test-images", "32", "--run-dir", "one"
+    )
+    assert code == 0, err
+    content = json.loads(Path("one/allocation.json").read_text())
+    wider, memory = content["stored"][WIDER], content["costs"]["memory"]["total"]
+    on_device = content["packed_file"]["on_device"]["actual_bytes"]
+    assert memory == 8 * on_device + wider
+    (line,) = [line for line in out.splitlines() if line.startswith("model.safetensors:")]
+    assert "as planned" not in line
+    assert f"{in_bytes(on_device)} of weights, scales and the rest" in line
+    assert f"mpic stores {amount(memory, 'bit')}, since it stores 3 bits as 4" in line
+
+    device = rf"on the device +{amount(memory, 'bit')} +{in_bytes(on_device)}"
+    code, out, err = run("export", "one", "--format", "packed", "-o", "again.safetensors")
+    assert code == 0, err
+    assert re.search(rf"{WIDER} +{amount(wider, 'bit')} ", out)
+    assert re.search(rf"{device} +-{amount(wider, 'bit')}", out)
+    code, out, err = run("report", "one")
+    assert code == 0, err
+    assert re.search(rf"{WIDER} +{amount(wider, 'bit')} ", out)
+    assert re.search(device, out)
+
+
+def test_widths_that_the_device_has_are_stored_as_planned(run: Run) -> None:
+    words = ["--bits", "2,4", "--epochs", "0", "--test-images", "32", "--run-dir", "one"]
+    code, out, err = run("compress", *SMALL, *words)
+    assert code == 0, err
+    content = json.loads(Path("one/allocation.json").read_text())
+    assert content["costs"]["memory"]["total"] == 8 * content["packed_file"]["on_device"]["actual_bytes"]
+    assert "of weights, scales and the rest, as planned, and" in " ".join(out.split())
+    code, out, err = run("export", "one", "--format", "packed", "-o", "again.safetensors")
+    assert code == 0, err
+    assert WIDER not in out

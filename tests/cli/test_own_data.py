@@ -234,7 +234,7 @@ def test_plans_are_calibrated_on_arrays(run: Run, model: str, data: str) -> None
     assert code == 0, err
     found = json.loads(out)
     assert found["inputs"].startswith("inputs: ")
-    assert any("that is what guessing gives" in remark for remark in found["sensitivity"]["remarks"])
+    assert any("that is about what guessing gives" in remark for remark in found["sensitivity"]["remarks"])
 
 
 def test_a_network_of_another_layout_is_told_about_it(run: Run) -> None:
@@ -277,7 +277,7 @@ def test_weights_that_only_guess_are_a_loud_warning_everywhere(run: Run) -> None
     assert code == 0
     for printed in (out, err):
         assert "WARNING: in float the network is right on" in printed
-        assert "that is what guessing gives, with 10 classes" in printed
+        assert "that is about what guessing gives, with 10 classes" in printed
     remarks = result_of("one")["remarks"]
     assert isinstance(remarks, list)
     assert remarks[0].startswith("WARNING: in float the network")
@@ -295,6 +295,46 @@ def test_weights_that_are_to_be_trained_further_are_warned_about_before(run: Run
     code, _, err = run("compress", *words, "--epochs", "2", "--run-dir", "one", "--input", "3x8x8")
     assert code == 0, err
     assert err.index("WARNING: in float the network") < err.index("epoch 1/2")
+
+
+LOADED = """
+
+def loaded():
+    net = digits()
+    net.load_state_dict(torch.load("net.pt"))
+    return net
+"""
+
+
+@pytest.mark.parametrize("epochs", ["0", "2"])
+def test_weights_that_a_models_own_code_loads_have_a_float_figure(run: Run, epochs: str) -> None:
+    accuracy = train_on_0_to_1("net.pt")
+    Path("nets.py").write_text(Path("nets.py").read_text() + LOADED)
+    words = ["compress", *OWN, "file:nets.py:loaded", "--epochs", epochs, "--train-images", "320"]
+    code, out, err = run(*words, "--normalise", "none", "--run-dir", "one")
+    assert code == 0, err
+    assert result_of("one")["float_accuracy"] == accuracy > 0.9
+    assert "the weights it began with had" in out
+    assert "WARNING" not in err
+    code, _, err = run(*words, "--normalise", "9/0.01", "--run-dir", "two")
+    assert code == 0, err
+    assert "WARNING: in float the network is right on" in err
+    assert "Unless its weights are random, likely causes: " in err
+
+
+def test_an_exported_network_brings_trained_weights(run: Run) -> None:
+    network = hwbmpq.models.load_model("file:nets.py:digits", seed=0).network.eval()
+    batch = {0: torch.export.Dim("batch", min=1, max=1024)}
+    torch.export.save(
+        torch.export.export(network, (torch.zeros(2, 1, 8, 8),), dynamic_shapes=[batch]), "net.pt2"
+    )
+    code, _, err = run(
+        "compress", *OWN, "file:net.pt2", "--epochs", "2", "--train-images", "64", "--run-dir", "one"
+    )
+    assert code == 0, err
+    assert "WARNING: in float the network is right on" in err
+    assert "Likely causes: " in err
+    assert "random" not in err
 
 
 def test_a_good_network_gets_no_warning(run: Run) -> None:

@@ -105,7 +105,8 @@ def test_linear_layers_on_tokens_give_float() -> None:
 def test_operations_without_a_price_count_as_additions_and_are_named() -> None:
     found = between(nn.Sequential(nn.Conv2d(4, 4, 1), nn.Softplus()))
     assert found.constant == pytest.approx(1000 + 256 * PRICES["add"])
-    assert found.notes == ("counted as additions, for want of a time: softplus (1)",)
+    assert found.notes == ("counted as additions, as no time is known: softplus (1)",)
+    assert found.estimated_constant == pytest.approx(256 * PRICES["add"])
 
 
 def test_products_of_activations_are_counted_by_their_macs() -> None:

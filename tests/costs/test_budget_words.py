@@ -26,6 +26,16 @@ def test_bits_per_weight_of_a_network(tiny_cnn: nn.Module, images: Tensor) -> No
     assert space.limits == {"weight_memory": 4.5 * weights}
 
 
+def test_bits_per_weight_leave_room_for_what_is_stored_beside_weights(
+    tiny_cnn: nn.Module, images: Tensor
+) -> None:
+    graph, profile = describe(tiny_cnn, images[:1]), load_profile("generic")
+    costs = tabulate(graph, profile, costs="memory", bits=[4, 8])
+    weights = sum(layer.parameters for layer in graph)
+    beside = 32 * len(graph) + sum(state.bits for state in graph.stored)  # one scale for each layer
+    assert costs.limit(parse_budget("memory", "5b/weight")) == 5 * weights + beside
+
+
 @pytest.mark.parametrize("cost", ["ram", "latency", "energy", "bops"])
 def test_bits_per_weight_of_something_else(cost: str) -> None:
     with pytest.raises(BudgetError, match="bits per weight are for memory"):

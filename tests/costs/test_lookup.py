@@ -348,3 +348,26 @@ def test_promoted_widths_say_so(tabulate: Tabulate, write: Write) -> None:
     w3 = Precision(weight_bits=3, activation_bits=8)
     table = tabulate("lookup_table", body, conv_layer(8, 8, size=8), bits=[w3])
     assert table.origins["conv"][w3] == "W3A8 runs as W4A8; measured"
+
+
+def test_a_layer_measured_at_the_chosen_width_is_not_an_estimate(write: Write, tabulate: Tabulate) -> None:
+    shape = {"op": "conv2d", "kernel_size": [3, 3], "stride": [1, 1], "groups": 1, "out_h": 8, "out_w": 8}
+    entries = [
+        {
+            **shape,
+            "in_channels": n,
+            "out_channels": n,
+            "w_bits": w,
+            "a_bits": 8,
+            "macs": n * n * 576,
+            "value": 9,
+        }
+        for n, w in ((8, 4), (16, 8))
+    ]
+    profile = lookup(write, "macs_scaled", entries=entries)
+    table = tabulate("latency", profile, conv_layer(8, 8, size=8), bits=[W4A8, W8A8])
+    assert table.estimated == ("conv",)
+    assert table.estimated_at == {"conv": (W8A8,)}
+    assert table.estimated_share({"conv": W4A8}) == 0.0
+    assert table.estimated_share({"conv": W8A8}) == 1.0
+    assert table.scaled(2.0).estimated_share({"conv": W8A8}) == 1.0

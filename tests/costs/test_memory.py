@@ -109,3 +109,10 @@ def test_activations_have_to_fit_where_they_are(tabulate: Tabulate) -> None:
     named = tabulate("layer_working_set", "stm32h743", level="dtcm")
     assert named.capacity is not None
     assert (named.capacity.level, named.capacity.bits) == ("dtcm", 8 * 2**17)
+
+
+def test_flash_of_a_microcontroller_says_that_code_is_not_counted(tabulate: Tabulate) -> None:
+    flash = tabulate("flash", "stm32h743")
+    assert "code is not counted" in flash.notes
+    assert "code" not in flash.leaves_out  # a budget on it holds all the same
+    assert "code is not counted" not in tabulate("flash", "imx500").notes

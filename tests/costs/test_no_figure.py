@@ -135,3 +135,34 @@ def test_products_of_activations_are_costed_in_float_or_named() -> None:
     assert sum(entry.share for entry in latency.uncosted) == pytest.approx(macs / graph.macs)
     memory = tabulate(graph, load_profile("mpic"), costs="memory").table("memory")
     assert not memory.is_lower_bound
+
+
+def test_what_a_constant_is_for_is_said_in_a_note() -> None:
+    graph = hwbmpq.describe(Attention(), torch.zeros(1, 6, 8))
+    table = tabulate(graph, load_profile("jetson_nano"), costs="latency").table("latency")
+    assert table.rows[0].constant > 0
+    (note,) = [note for note in table.notes if note.startswith("computed outside of layers, in float: ")]
+    assert note.endswith("of the MACs (matmul, matmul_1…)")
+
+
+def test_only_a_width_that_is_estimated_counts_as_an_estimate(write: Write, tabulate: Tabulate) -> None:
+    rates = RATES.replace("kernel_size: [3, 3],", "kernel_size: [3, 3], w: int8,")
+    table = tabulate("throughput_table", write(rates), conv_layer(8, 8, size=8), bits=[W4A8, W8A8])
+    assert table.origins["conv"] == {W4A8: "conv2d 3x3 has no figure: counted as conv2d 1x1"}
+    assert table.estimated_share({"conv": W4A8}) == 1.0
+    assert table.estimated_share({"conv": W8A8}) == 0.0
+
+
+def test_the_constant_counts_as_an_estimate_if_it_is_one(write: Write) -> None:
+    body = RATES.replace("w: int8, macs", "macs").replace(
+        "- {op: linear", "- {op: conv2d, kernel_size: [7, 7]"
+    )
+    profile = write(
+        "precisions: {pairs: [{w: int8, a: int8}, {w: fp32, a: fp32}]}\n"
+        "cost_models: {latency: {model: throughput_table}}\n" + body
+    )
+    graph = hwbmpq.describe(Attention(), torch.zeros(1, 6, 8))
+    choices = {layer.name: (W8A8,) for layer in graph}
+    table = tabulate(graph, profile, costs="latency", choices=choices).table("latency")
+    assert table.rows[0].constant > 0
+    assert table.estimated_share({layer.name: W8A8 for layer in graph}) == pytest.approx(1.0)

@@ -146,6 +146,8 @@ def test_to_dict_keeps_everything() -> None:
         capacity=Capacity(level="ram", bits=64),
         promotions={NARROW: WIDE},
         estimated=("a",),
+        estimated_at={"a": (NARROW,)},
+        estimated_constant=5,
         findings=("finding",),
         uncosted=(Uncosted(name="b", why="no figure", macs=3, share=0.75),),
         float_total=99,
@@ -175,6 +177,8 @@ def test_to_dict_keeps_everything() -> None:
         "origins": {"a": {"W2A4": "somewhere"}},
         "promotions": {"W2A4": "W4A4"},
         "estimated": ["a"],
+        "estimated_at": {"a": ["W2A4"]},
+        "estimated_constant": 5,
         "findings": ["finding"],
     }
     assert CostTable.from_dict(table.to_dict()) == table

@@ -14,6 +14,7 @@ from hwbmpq.data import chance_remark, is_chance
         (0.0012, 10_000, 1000),
         (0.52, 400, 2),
         (0.125, 32, 10),
+        (0.006, 10_000, 1000),
     ],
 )
 def test_what_guessing_gives_is_chance(accuracy: float, samples: int, classes: int) -> None:
@@ -22,10 +23,22 @@ def test_what_guessing_gives_is_chance(accuracy: float, samples: int, classes: i
 
 @pytest.mark.parametrize(
     ("accuracy", "samples", "classes"),
-    [(0.2, 360, 10), (0.995, 360, 10), (0.006, 10_000, 1000), (0.6, 400, 2), (0.5, 32, 10), (0.8, 80, 2)],
+    [
+        (0.2, 360, 10),
+        (0.2, 10_000, 10),
+        (0.995, 360, 10),
+        (0.11, 10_000, 1000),
+        (0.6, 400, 2),
+        (0.5, 32, 10),
+        (0.8, 80, 2),
+    ],
 )
 def test_what_is_better_is_not(accuracy: float, samples: int, classes: int) -> None:
     assert not is_chance(accuracy, samples, classes)
+
+
+def test_more_samples_do_not_silence_the_warning() -> None:
+    assert all(is_chance(0.125, samples, 10) for samples in (360, 1_000, 10_000, 1_000_000))
 
 
 @pytest.mark.parametrize(("samples", "classes"), [(8, 2), (16, 2), (2, 10), (100, 1)])

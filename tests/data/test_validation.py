@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from hwbmpq.data import from_loaders, hold_out_validation, load_data
-from hwbmpq.data.batches import TrainingBatches
+from hwbmpq.data.batches import LoaderImages, TrainingBatches
 from hwbmpq.data.images import ImageData
 from hwbmpq.data.validation import held_out
 from hwbmpq.errors import HwbmpqError
@@ -101,6 +101,22 @@ def test_a_plain_loader_is_split(shuffle: bool) -> None:
     )
     assert (len(train), len(validation)) == (30, 10)
     assert not train & validation
+
+
+def test_looking_at_validation_images_does_not_change_the_order_of_training() -> None:
+    def orders(looks: int) -> list[list[float]]:
+        given = loader(40, shuffle=True, generator=torch.Generator().manual_seed(3))
+        data = hold_out_validation(from_loaders(given, loader(8)), 0.25)
+        assert isinstance(data.train, LoaderImages)
+        assert data.validation is not None
+        found = []
+        for _ in range(3):
+            found.append([float(y) for _, targets in data.train.loader for y in targets])
+            for _ in range(looks):
+                assert len(list(data.validation.batches(4))) == 3
+        return found
+
+    assert orders(0) == orders(1) == orders(2)
 
 
 def test_a_loader_that_cannot_be_split_stays_whole_unless_it_was_asked_for() -> None:

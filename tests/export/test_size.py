@@ -1,4 +1,4 @@
-"""The size of a packed file: foretold from the network and its widths, and accounted for byte by byte."""
+"""The size of a packed file: predicted from the network and its widths, and accounted for byte by byte."""
 
 import copy
 import random
@@ -19,7 +19,7 @@ def lines(account: SizeAccount) -> dict[str, tuple[int, int | None]]:
 
 
 @pytest.mark.parametrize("per_channel", [False, True])
-def test_resnet18_is_as_large_as_foretold(per_channel: bool, tmp_path: Path) -> None:
+def test_resnet18_is_as_large_as_predicted(per_channel: bool, tmp_path: Path) -> None:
     spec, size = "timm:resnet18", (3, 32, 32)
     skeleton = load_model(spec, num_classes=1000, device="meta").network
     network = load_model(spec, num_classes=1000, input_size=size, seed=0).network
@@ -60,13 +60,13 @@ def test_every_byte_has_its_line(tiny_cnn: nn.Module, images: Tensor, tmp_path: 
         "other tensors in float": (4 * 96 * 12, 4 * 96 * 12),
     }
     assert account.actual_bytes == path.stat().st_size
-    foretold = predicted_size(model, graph, widths, per_channel=True)
-    assert foretold.predicted_bytes == account.predicted_bytes
-    assert foretold.actual_bytes is None
-    assert all(line.actual_bytes is None for line in foretold.lines)
+    predicted = predicted_size(model, graph, widths, per_channel=True)
+    assert predicted.predicted_bytes == account.predicted_bytes
+    assert predicted.actual_bytes is None
+    assert all(line.actual_bytes is None for line in predicted.lines)
 
 
-def test_bytes_filled_up_are_foretold(images: Tensor, tmp_path: Path) -> None:
+def test_padding_bytes_are_predicted(images: Tensor, tmp_path: Path) -> None:
     model = nn.Sequential(*(nn.Conv2d(3, 3, 1, bias=False) for _ in range(4)))
     prepare(model, hwbmpq.describe(model, images), precision=3, first_last_precision=None)
     account = save_packed(model, tmp_path / "m", example_input=images)

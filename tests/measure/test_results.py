@@ -110,7 +110,7 @@ FORGERIES: dict[str, Callable[[dict[str, Any]], object]] = {
     ),
     "a negative channel": lambda c: c["manifest"]["kernels"][-1]["geometry"].__setitem__("in_channels", -3),
     "a huge layer": lambda c: c["manifest"]["kernels"][-1]["geometry"].__setitem__("macs", 2**62),
-    "a key that nobody knows": lambda c: c["manifest"]["kernels"][-1]["geometry"].__setitem__("path", "/etc"),
+    "an unknown key": lambda c: c["manifest"]["kernels"][-1]["geometry"].__setitem__("path", "/etc"),
     "widths that are none": lambda c: c["manifest"].__setitem__("widths", ["W99A1"]),
     "control characters": lambda c: c["machine"].__setitem__("cpu", "\x1b[31mred"),
     "an endless name": lambda c: c["machine"].__setitem__("cpu", "x" * 1000),

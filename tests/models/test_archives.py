@@ -2,7 +2,9 @@
 
 import io
 import pickle
+import random
 import zipfile
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import torch
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.models.archives import check_archive
 from hwbmpq.models.weights import load_weights
-from hwbmpq.training.checkpoint_file import CheckpointError, packed, with_archive_checksum
+from hwbmpq.training.checkpoint import CheckpointError, packed, with_archive_checksum
 from hwbmpq.training.run_directory import RunDirectory
 
 
@@ -46,7 +48,38 @@ def pickled(content: bytes) -> Callable[[], bytes]:
     )
 
 
+def doubled(times: int) -> bytes:
+    """A tuple of a tuple twice, and so on: a few bytes for each level, and twice the leaves."""
+    return b"\x80\x02}K\0" + b"".join(b"q%ch%c\x86" % (n, n) for n in range(times))
+
+
+def repeated(value: bytes, times: int, then: bytes) -> bytes:
+    return b"\x80\x02" + value + b"q\x01(" + b"h\x01" * times + then
+
+
+def colliding(count: int) -> bytes:
+    """Whole numbers that all have the hash 0, as a list."""
+    numbers = (n * ((1 << 61) - 1) for n in range(1 << 8, (1 << 8) + count))
+    return b"](" + b"".join(b"\x8a\x0a" + n.to_bytes(10, "little") for n in numbers) + b"e"
+
+
+REPEATS, KEYS = "repeats values far more often", "other keys than texts and numbers"
 HOSTILE = {
+    "a key of 2**40 leaves": (pickled(doubled(40) + b"K\1s."), REPEATS),
+    "the same, legacy": (lambda: doubled(40) + b"K\1s.", REPEATS),
+    "a key of four leaves": (pickled(doubled(2) + b"K\1s."), KEYS),
+    "a set of such": (pickled(b"\x80\x02cbuiltins\nset\n" + doubled(40)[2:] + b"\x85\x85R."), REPEATS),
+    "a large dictionary again and again": (
+        pickled(
+            repeated(b"}(" + b"".join(b"M%cxK\1" % (n % 251) for n in range(1000)) + b"u", 10_000, b"t.")
+        ),
+        REPEATS,
+    ),
+    "a list that grows": (pickled(b"\x80\x02]q\x01(h\x01h\x01K\1ae."), "refers to itself"),
+    "numbers of one hash": (
+        pickled(b"\x80\x02cbuiltins\nset\n" + colliding(10) + b"\x85R."),
+        KEYS,
+    ),
     "compressed": (compressed, "compressed or encrypted"),
     "a gigabyte of zeros": (pickled(b"\x80\x02cbuiltins\nbytearray\nJ\0\0\0\x40\x85R."), "asks for memory"),
     "the same by its old name": (
@@ -109,3 +142,36 @@ def test_what_is_no_archive() -> None:
     check_archive(io.BytesIO(pickle.dumps([1, 2, 3])))  # torch's reader refuses it
     with pytest.raises(ValueError, match="cut short"):
         check_archive(io.BytesIO(b"PK"))
+
+
+def test_what_honest_files_repeat_is_fine() -> None:
+    shared, tied = (0.9, 0.999), torch.zeros(2)
+    names = OrderedDict((f"layer{n}", tied) for n in range(3000))
+    content = {
+        "model": names,
+        "groups": [{"betas": shared} for _ in range(3000)],
+        "milestones": Counter({10: 1, 20: 1}),
+        "random": random.Random(1).getstate(),
+        "large": 2**127,
+        "classes": tuple(map(str, range(20_000))),
+    }
+    for legacy in (False, True):
+        data = io.BytesIO(saved(content, _use_new_zipfile_serialization=not legacy))
+        check_archive(data)
+        assert torch.load(data, weights_only=True).keys() == content.keys()
+
+
+def test_a_long_list_of_ordered_pairs_as_python_2_saved_it_is_fine() -> None:
+    pairs = b"".join(b"](X\x02\0\0\0%02dK\1e" % n for n in range(50))
+    check_archive(io.BytesIO(pickled(b"\x80\x02ccollections\nOrderedDict\n](" + pairs + b"e\x85R.")()))
+
+
+def test_messages_are_short(tmp_path: Path) -> None:
+    torch.save({"x\x1b" * 100_000: 5}, tmp_path / "weights.pt")
+    with pytest.raises(HwbmpqError, match="holds no plain state_dict") as caught:
+        load_weights(torch.nn.Linear(1, 1), tmp_path / "weights.pt")
+    assert len(str(caught.value)) < 1000
+    torch.save({f"{n}" + "x" * 100_000: torch.zeros(1) for n in range(20)}, tmp_path / "weights.pt")
+    with pytest.raises(HwbmpqError, match="does not fit") as caught:
+        load_weights(torch.nn.Linear(1, 1), tmp_path / "weights.pt")
+    assert len(str(caught.value)) < 5000

@@ -2,6 +2,7 @@
 
 import pickle
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from hwbmpq.errors import WeightsError
+from hwbmpq.io import open_regular
 from hwbmpq.models import load_weights
 
 
@@ -58,6 +60,22 @@ def test_torch_checkpoints_load(
     torch.save(wrap(state), tmp_path / "w.pt")  # type: ignore[operator]
     load_weights(network, tmp_path / "w.pt")
     assert all(torch.equal(value, state[key]) for key, value in network.state_dict().items())
+
+
+def test_the_file_that_was_checked_is_the_one_that_is_read(
+    network: nn.Module, state: dict[str, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "w.safetensors"
+    save_file(prefixed(state), path)
+
+    def opened_and_swapped(name: Path, most_bytes: int) -> BinaryIO:
+        file = open_regular(name, most_bytes)
+        path.unlink()
+        path.write_bytes(b"another file")
+        return file
+
+    monkeypatch.setattr("hwbmpq.models.weights.open_regular", opened_and_swapped)
+    load_weights(network, path)
 
 
 def test_safetensors_load(network: nn.Module, state: dict[str, Tensor], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from hostile import Place, case
 
-from hwbmpq.training.checkpoint_file import _NO_COMMENT, FORMAT, _comment
+from hwbmpq.training.checkpoint import _NO_COMMENT, FORMAT, _comment
 from hwbmpq.training.run_directory import RunDirectory
 
 DRAWING = "\x1b[2J\x1b]0;title\x07\x9b31m\u202egnp.exe\x7f"

@@ -88,6 +88,15 @@ def test_tied_layers_follow(graph: LayerGraph) -> None:
     assert given(space_of(graph, keep_float=["shortcut"]), "before") == ["W32A32"]
 
 
+def test_layers_that_only_follow_are_told_apart(graph: LayerGraph) -> None:
+    space = space_of(graph, pin={"before": 8}, activation_bits=8)
+    assert "pinned: before W8A8, shortcut W8A8 (tied to before)" in space.remarks
+    kept = space_of(graph, keep_float=["short*", "second"])
+    assert "kept in float: shortcut, second, before (tied to shortcut)" in kept.remarks
+    both = space_of(graph, keep_float=["shortcut", "before"])
+    assert "kept in float: shortcut, before" in both.remarks
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -124,7 +124,7 @@ def test_a_kernel_that_was_not_measured_leaves_the_other_costs_alone() -> None:
         assert 0 < cost.estimated_share <= 1
         assert any(text.startswith("0 (scaled by MACs from conv2d") for text in cost.estimated)
     table, bits = space.costs.table("latency"), plan.allocation.bits
-    parts = {name: table[name][bits[name]] for name in table.estimated}  # type: ignore[index]
+    parts = {name: table[name][bits[name]] for name in table.estimates(bits)}  # type: ignore[arg-type, index]
     assert plan.costs["latency"].estimated_share == pytest.approx(
-        sum(parts.values()) / plan.costs["latency"].total
+        (table.estimated_constant + sum(parts.values())) / plan.costs["latency"].total
     )

@@ -16,6 +16,7 @@ from hwbmpq.data.images import ImageData
 from hwbmpq.errors import HwbmpqError, NonFiniteError, RunStoppedError
 from hwbmpq.quant import quantized_layers
 from hwbmpq.search.allocator import BitAllocator
+from hwbmpq.tasks import get_task
 from hwbmpq.training.evaluation import Evaluation, evaluate
 from hwbmpq.training.hooks import StepReport, TrainingHook
 from hwbmpq.training.run_directory import RunDirectory
@@ -370,6 +371,28 @@ def test_a_bad_first_epoch_promises_no_state(data: ImageData, tmp_path: Path) ->
     with pytest.raises(NonFiniteError, match=r"^epoch 1, step 2: ") as error:
         trainer.run()
     assert "kept" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("is_broken", "hint"), [(False, "value() of a task of your own"), (True, "lower the learning rate")]
+)
+def test_a_metric_that_is_not_a_number_is_told_what_helps(
+    is_broken: bool, hint: str, data: ImageData
+) -> None:
+    class NotANumber(type(get_task("classification"))):  # type: ignore[misc]
+        def value(self, measured: Any) -> float:
+            return math.nan
+
+    def judge(model: nn.Module) -> Evaluation:
+        if is_broken:
+            with torch.no_grad():
+                model[-1].bias.fill_(math.nan)  # type: ignore[index, union-attr, operator]
+        return evaluate(model, data.test.batches(10), NotANumber())
+
+    with pytest.raises(NonFiniteError, match=r"^epoch 1, step \d+: the accuracy is nan") as error:
+        trainer_for(data, settings_for(), judge=judge).run()
+    assert hint in error.value.hint
+    assert is_broken or "learning rate" not in error.value.hint
 
 
 @pytest.mark.parametrize("method", ["bmpq", "fp32"])

@@ -48,7 +48,7 @@ from hwbmpq.export.runtime.onnxruntime import LARGEST_FILE, Arrays, as_input, ou
 from hwbmpq.export.stored_weights import StoredWeight, stored_weights
 from hwbmpq.graph.stored import BIASES, NORMS, OTHER
 from hwbmpq.io import atomic_write
-from hwbmpq.search.watch import warn_if_undecided
+from hwbmpq.search.loop_checks import warn_if_undecided
 from hwbmpq.values import CLIPPING
 
 Form = Literal["qdq", "qdq8", "int8", "qonnx"]

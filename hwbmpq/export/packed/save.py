@@ -31,7 +31,7 @@ from hwbmpq.quant.layers import FROZEN, QuantizedLayer
 from hwbmpq.quant.prepare import input_quantizers
 from hwbmpq.quant.quantizers import InputQuantizer
 from hwbmpq.quant.weights import QuantizedWeight, is_parameter
-from hwbmpq.search.watch import warn_if_undecided
+from hwbmpq.search.loop_checks import warn_if_undecided
 from hwbmpq.values import FLOAT_BITS
 
 Layers = Mapping[str, QuantizedLayer | QuantizedWeight]

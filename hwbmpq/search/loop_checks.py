@@ -1,37 +1,36 @@
 """What somebody's own training loop can get wrong without any error of torch's: noticed here, and said."""
 
+import sys
 import warnings
 import weakref
 from collections.abc import Mapping
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hwbmpq.errors import HwbmpqError, HwbmpqWarning, NonFiniteError
-from hwbmpq.quant import InputQuantizer, WeightQuantizer
+from hwbmpq.quant import InputQuantizer, WeightQuantizer, quantized_layers
 from hwbmpq.sensitivity.enbg import ORDER_OF_CALLS, BitGradientCollector
 
 _ENOUGH_STEPS = 10
 """By then each of several optimizers has made a step."""
-_UNDECIDED: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
-"""Networks whose allocator has not decided yet, and what to know about that. Outlives the allocator."""
 
 
 def mark_undecided(model: nn.Module, why: str) -> None:
     """Note that ``model`` is still at the widths of the warm-up; with an empty text, that it no longer is."""
-    if why:
-        _UNDECIDED[model] = why
-    else:
-        _UNDECIDED.pop(model, None)
+    for _, layer in quantized_layers(model):
+        layer.undecided = (layer.precision, why) if why else None
 
 
 def warn_if_undecided(model: nn.Module) -> None:
     """Before a network is written to a file: are its widths those that the budget allows?"""
-    if model in _UNDECIDED:
-        warn(f"this network is written at the widths of the warm-up: {_UNDECIDED[model]}")
+    layers = [layer for _, layer in quantized_layers(model)]
+    marks = [layer.undecided for layer in layers if layer.undecided is not None]
+    # Widths may have been set by hand since then, or loaded.
+    if marks and [layer.precision for layer in layers] == [precision for precision, _ in marks]:
+        warn(f"this network is written at the widths of the warm-up: {marks[0][1]}")
 
 
 def undecided(epoch: int, epochs: int, asked: Mapping[str, str]) -> str:
@@ -68,7 +67,11 @@ def warn_of_extra_epoch(epoch: int, epochs: int) -> None:
 
 
 def warn(message: str) -> None:
-    warnings.warn(message, HwbmpqWarning, stacklevel=3)
+    """Warn at the line of the user's own code that called into hwbmpq."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("hwbmpq"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, HwbmpqWarning, stacklevel=level)
 
 
 class LoopWatch:

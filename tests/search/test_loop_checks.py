@@ -13,8 +13,9 @@ from torch.nn import functional as F
 
 from hwbmpq.errors import HwbmpqError, HwbmpqWarning
 from hwbmpq.export import save_packed
-from hwbmpq.quant import InputQuantizer
+from hwbmpq.quant import InputQuantizer, assign
 from hwbmpq.search.allocator import BitAllocator
+from hwbmpq.search.loop_checks import warn
 
 EXAMPLE = torch.zeros(1, 3, 8, 8)
 
@@ -129,6 +130,21 @@ def test_the_allocator_may_be_gone_by_then(tiny_cnn: nn.Module, tmp_path: Path) 
         save_packed(tiny_cnn, tmp_path / "model.safetensors", example_input=EXAMPLE)
 
 
+def test_a_copy_of_the_network_is_undecided_too(tiny_cnn: nn.Module, tmp_path: Path) -> None:
+    allocator_for(tiny_cnn)
+    tiny_cnn(torch.randn(4, 3, 8, 8))
+    with pytest.warns(HwbmpqWarning, match="widths of the warm-up"):
+        save_packed(copy.deepcopy(tiny_cnn), tmp_path / "model.safetensors", example_input=EXAMPLE)
+
+
+def test_widths_set_by_hand_are_decided(tiny_cnn: nn.Module, tmp_path: Path) -> None:
+    allocator = allocator_for(tiny_cnn)
+    tiny_cnn(torch.randn(4, 3, 8, 8))
+    narrowest = {name: min(options) for name, options in allocator.space.choices.items()}
+    assign(tiny_cnn, allocator.space.as_trained(narrowest))
+    save_packed(tiny_cnn, tmp_path / "model.safetensors", example_input=EXAMPLE)
+
+
 def test_gradients_that_are_not_finite_name_epoch_and_step(tiny_cnn: nn.Module) -> None:
     allocator = allocator_for(tiny_cnn)
     for number, (x, y) in enumerate(batches(3)):
@@ -175,3 +191,9 @@ def test_more_epochs_than_declared_warn_once(tiny_cnn: nn.Module) -> None:
     with pytest.warns(HwbmpqWarning, match="epoch 4 of 3"):
         allocator.epoch_end()
     allocator.epoch_end()
+
+
+def test_a_warning_points_at_the_users_own_line() -> None:
+    with pytest.warns(HwbmpqWarning, match="a message") as caught:
+        warn("a message")
+    assert caught[0].filename == __file__

@@ -5,8 +5,10 @@ import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from rich.console import Console
 
 from hwbmpq.cli.main import main
@@ -83,6 +85,11 @@ def test_a_number_out_of_range_in_a_file(typed: Typed) -> None:
     assert "momentum: must be below 1 (given: 2" in typed("compress", "--config", "run.yaml")[1]
 
 
+def settings_of(folder: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(Path(folder, "config.yaml").read_text())
+    return found
+
+
 def hinted(said: str) -> str:
     return said.partition("try: ")[2].strip()
 
@@ -116,7 +123,9 @@ def test_a_warm_up_as_long_as_the_run_is_answered_with_a_shorter_one(typed: Type
 
 
 def test_resuming_a_run_without_training_is_answered_with_commands_that_work(typed: Typed) -> None:
-    assert typed("compress", *SMALL, "--epochs", "0", "--run-dir", "zero")[0] == 0
+    words = [word for word in SMALL if word != "-q"]
+    assert typed("compress", *words, "--epochs", "0", "--run-dir", "zero")[0] == 0
+    assert settings_of("zero")["validation"] is None  # nothing was chosen, so nothing was decided
     code, said = typed("compress", "--resume", "zero")
     assert code == 2
     assert "nothing is left to train" not in said  # and then an error all the same
@@ -125,7 +134,31 @@ def test_resuming_a_run_without_training_is_answered_with_commands_that_work(typ
         for command in re.findall(r"hwbmpq (report zero|compress --config \S+ --epochs 20)", said)
     )
     assert typed(*first)[0] == 0
-    assert typed(*second)[0] == 0
+    code, said = typed(*second, "--run-dir", "trained")
+    assert code == 0
+    assert "58 training, 6 validation and 32 test images" in " ".join(said.split())
+    assert "chosen by the test images" not in said
+    assert typed("compress", *words, "--epochs", "2", "--run-dir", "anew")[0] == 0
+    assert settings_of("trained") == settings_of("anew")
+
+
+def test_settings_that_are_not_defaults_of_a_run_without_training_are_kept_for_training(typed: Typed) -> None:
+    Path("run.yaml").write_text(
+        "model: hwbmpq:resnet8\ntarget: mpic\ndata: fake\ntrain_images: 64\ntest_images: 32\nbatch_size: 16\n"
+        "epochs: 0\nactivation_bits: same\nvalidation: 12\n"
+    )
+    assert typed("compress", "--config", "run.yaml", "--epochs", "2", "--run-dir", "one")[0] == 0
+    found = settings_of("one")
+    assert (found["activation_bits"], found["validation"], found["batch_size"]) == ("same", 12, 16)
+
+
+def test_other_data_decides_anew_what_is_held_out(typed: Typed) -> None:
+    assert typed("compress", *SMALL, "--epochs", "2", "--validation", "0", "--run-dir", "one")[0] == 0
+    again = ["compress", "--config", "one/config.yaml", "-q"]
+    assert typed(*again, "--run-dir", "two")[0] == 0
+    assert settings_of("two")["validation"] == 0
+    assert typed(*again, "--data", "digits", "--run-dir", "three")[0] == 0
+    assert settings_of("three")["validation"] == 6
 
 
 # word wrap

@@ -1,4 +1,4 @@
-"""Small things that people stumbled over."""
+"""What commands print: budgets that are exceeded, warnings, defaults in the help, costs beside the accuracy they belong to."""
 
 import json
 import re

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.training.checkpoint_contents import check_size, check_state
-from hwbmpq.training.checkpoint_file import CheckpointError, packed, unpacked
+from hwbmpq.training.checkpoint import CheckpointError, check_size, check_state, packed, unpacked
 
 GOOD = {
     "format": "hwbmpq-checkpoint/1",
