@@ -161,7 +161,13 @@ def parse_json(data: bytes, *, most_values: int = MOST_VALUES, lines: bool = Fal
 
 
 def _parse(data: bytes) -> Any:
-    return json.loads(data, object_pairs_hook=_without_duplicates)
+    return json.loads(data, object_pairs_hook=_without_duplicates, parse_int=_number)
+
+
+def _number(text: str) -> int | float:
+    """An integer that has 64 bits at most, or a float: numpy computes with no other integers."""
+    number = int(text)
+    return number if -(2**63) <= number < 2**63 else float(text)
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Records of a run in which somebody changed a text: it is refused, or shown as it is."""
+"""Records of a run in which somebody changed a value: it is refused, or shown as it is."""
 
 import io
 import json
@@ -47,14 +47,14 @@ def kind_of(place: tuple[Any, ...]) -> str:
 PLACES = {kind_of(place): place for place in texts(contents())}
 
 
-def write_run(folder: Path, place: tuple[Any, ...], text: str) -> None:
-    """A run with another text in one place."""
+def write_run(folder: Path, place: tuple[Any, ...], value: Any) -> None:
+    """A run with another value in one place."""
     content = contents()
     *way, last = place
     holder: Any = content
     for key in way:
         holder = holder[key]
-    holder[last] = text
+    holder[last] = value
     for name in NAMES[:2]:
         (folder / name).write_text(json.dumps(content[name]))
     (folder / NAMES[2]).write_text("\n".join(map(json.dumps, content[NAMES[2]])))
@@ -77,3 +77,10 @@ def test_a_metric_with_half_a_character_is_drawn(tmp_path: Path) -> None:
     write_run(tmp_path, (NAMES[2], -1, "metric", "name"), "\ud800<script>")
     page = render_page([report_on_run(tmp_path)])
     assert "\\ud800&lt;script&gt;" in page
+
+
+@pytest.mark.parametrize("number", [10**30, -(10**30), 2**63])
+def test_a_score_of_more_than_64_bits_is_drawn(number: int, tmp_path: Path) -> None:
+    """matplotlib cannot add such an integer to one of numpy's."""
+    write_run(tmp_path, (NAMES[1], "layers", 0, "sensitivity"), number)
+    assert "<svg" in render_page([report_on_run(tmp_path)])
