@@ -179,6 +179,12 @@ def config_that_asks_for_huge_images(place: Place) -> list[str]:
     return EVALUATE
 
 
+@case("values in an input")
+def config_that_asks_for_large_images(place: Place) -> list[str]:
+    set_config(copy(place), input="3x4096x4096")
+    return EVALUATE
+
+
 @case("fake")
 def config_that_asks_for_many_images(place: Place) -> list[str]:
     set_config(copy(place), data="fake", test_images="200000000")

@@ -11,7 +11,7 @@ import yaml
 
 from hwbmpq.cli.main import main
 from hwbmpq.training import RunDirectory, UntrustedCodeError
-from hwbmpq.training.checkpoint_file import CheckpointError
+from hwbmpq.training.checkpoint import CheckpointError
 from hwbmpq.training.trust import check_trust, code_in
 
 NETWORK = """
