@@ -1,5 +1,6 @@
 """Tables of what tests/reliability and benchmarks/fuzz.py have counted."""
 
+from collections.abc import Sequence
 from typing import Any
 
 _COUNTS = {
@@ -36,3 +37,23 @@ def fuzz(content: dict[str, Any]) -> dict[str, str]:
             f"| {name} | {counts} | {1e3 * found['slowest_s']:.0f} ms | {edges} | {found['failures']} |"
         )
     return {"fuzz": "\n".join(lines)}
+
+
+def hostile(content: dict[str, Any]) -> dict[str, str]:
+    """A row for folders, one for files, and one for all."""
+    cases = list(content["cases"].values())
+    lines = [
+        "| sent | cases | refused | code that ran | files changed elsewhere | most CPU | most memory | failed checks |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for sent in ("folders", "files"):
+        lines.append(_hostile_row(sent, [case for case in cases if case["sent"] == sent]))
+    return {"hostile": "\n".join([*lines, _hostile_row("all", cases)])}
+
+
+def _hostile_row(sent: str, cases: Sequence[dict[str, Any]]) -> str:
+    counts = [len(cases), sum(case["exit_code"] == 2 for case in cases)]
+    counts += [sum(case[key] for case in cases) for key in ("executed", "written_outside")]
+    seconds, mib = (max(case[key] for case in cases) for key in ("seconds", "mib"))
+    failed = sum(case["failed_checks"] for case in cases)
+    return f"| {sent} | {' | '.join(map(str, counts))} | {seconds:.1f} s | {mib} MiB | {failed} |"

@@ -24,6 +24,7 @@ SOURCES = {
     # result: module below benchmarks/, function
     "dependencies": ("dependencies", "tables"),
     "fuzz": ("fault_tables", "fuzz"),
+    "hostile": ("fault_tables", "hostile"),
     "peers_allocation": ("peers.tables", "allocation"),
     "peers_bytes": ("peers.tables", "delivered_bytes"),
     "peers_train_step": ("peers.tables", "train_step"),

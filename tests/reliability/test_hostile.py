@@ -1,7 +1,7 @@
 """Files and folders of strangers: no code of theirs runs, nothing is written elsewhere, and time, memory and output are bounded.
 
 Every case is a command in a process of its own. A sample runs each time, another one with another ``HWBMPQ_SEED``; all run
-with ``-m slow``.
+with ``-n 0 -m "slow or not slow"``, in one process, which writes down what was seen.
 """
 
 import json
