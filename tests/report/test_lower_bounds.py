@@ -81,3 +81,18 @@ def test_what_is_on_the_device_adds_up(made_up_report: MakeReport) -> None:
     assert (lines["on the device"].planned_bytes, lines["on the device"].actual_bytes) == (900, 900)
     assert (lines["file"].planned_bytes, lines["file"].actual_bytes) == (1000, 1024)
     assert lines["file header"].actual_bytes == 124
+
+
+def test_the_page_warns_of_bounds_and_estimates_beside_its_plots(report: RunReport) -> None:
+    assert report.plan is not None
+    energy = replace(report.plan.costs["energy"], estimated=("conv1 (scaled by MACs)",), estimated_share=0.12)
+    plan = replace(report.plan, costs={**report.plan.costs, "energy": energy})
+    page = render_page([replace(report, plan=plan)])
+    care = page.partition("Read with care")[2].partition("</aside>")[0]
+    assert f"latency is a lower bound, here and in the plots: {WHY}" in care
+    assert "12% of energy rests on estimates: conv1 (scaled by MACs)" in care
+
+
+def test_without_a_budget_the_page_speaks_of_none(report: RunReport) -> None:
+    headlines = tuple(replace(one, budget=None) for one in report.headlines)
+    assert "not shown to hold" not in render_page([replace(report, headlines=headlines)])

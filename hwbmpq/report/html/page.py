@@ -1,7 +1,7 @@
 """The page: what its template shows, and the picture of the network."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from markupsafe import Markup
 from hwbmpq.costs.table import no_figure
 from hwbmpq.errors import HwbmpqError, printable
 from hwbmpq.io import atomic_write
-from hwbmpq.report import Headline, RunReport
+from hwbmpq.report import CostReport, Headline, RunReport
 from hwbmpq.report.html.plot_style import Plot, colour_of, of_width, short, text_on
 from hwbmpq.report.html.plots import (
     breakdown_plot,
@@ -85,8 +85,17 @@ def _section(report: RunReport) -> dict[str, Any]:
         "plots": _inline(plots),
         "network": _network(report) if report.facts.nodes else None,
         "memories": [cost for cost in costs if cost.capacity],
+        "partial": [line for cost in costs for line in _partial(cost)],
         "cells": _cells(report),
     }
+
+
+def _partial(cost: CostReport) -> Iterator[str]:
+    """What is not known of a cost, or only estimated: also true of every plot of it."""
+    if cost.is_lower_bound:
+        yield f"{cost.name} is a lower bound, here and in the plots: {cost.no_figure}"
+    if cost.estimated_share > 0:
+        yield f"{cost.estimated_share:.0%} of {cost.name} rests on estimates: {', '.join(cost.estimated)}"
 
 
 def _inline(plots: Sequence[Plot | None]) -> list[dict[str, Any]]:
@@ -111,7 +120,7 @@ def _card(headline: Headline) -> dict[str, Any]:
     return {
         "name": headline.name,
         "is_met": headline.is_met,
-        "is_unknown": headline.is_lower_bound and headline.is_met is None,
+        "is_unknown": headline.is_lower_bound and headline.budget is not None and headline.is_met is None,
         "value": headline.shown,
         "note": "; ".join(notes),
     }
