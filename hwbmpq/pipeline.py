@@ -14,7 +14,7 @@ from hwbmpq import distributed
 from hwbmpq.data.images import ImageData
 from hwbmpq.data.validation import hold_out_validation
 from hwbmpq.deprecated import renamed_attribute
-from hwbmpq.errors import HwbmpqError, cut
+from hwbmpq.errors import HwbmpqError, NonFiniteError, cut
 from hwbmpq.graph import describe
 from hwbmpq.hardware import load_profile
 from hwbmpq.quant import as_float, prepare
@@ -31,7 +31,7 @@ from hwbmpq.search.planning import trade_off as trade_off
 from hwbmpq.search.space import SearchSpace
 from hwbmpq.search.space import build_search_space as build_search_space
 from hwbmpq.tasks import Task, get_task
-from hwbmpq.training.evaluation import EVALUATION_BATCH, Evaluation, evaluate, figures
+from hwbmpq.training.evaluation import Evaluation, evaluate, evaluation_batches, figures
 from hwbmpq.training.hooks import Progress, TrainingHook, tell
 from hwbmpq.training.ptq.run import calibrate_only, loss_of
 from hwbmpq.training.run_directory import RunDirectory
@@ -43,6 +43,7 @@ from hwbmpq.training.setup import (
     find_device,
     float_remark,
     keep_freed_memory,
+    may_be_random,
     place,
     starts_from_weights,
     training_batches,
@@ -251,7 +252,7 @@ def _last_evaluation(network: nn.Module, data: ImageData, progress: Progress, ta
     last, key = progress.records[-1], f"test_{task.described.key}"
     if key in last:  # no validation images: the last epoch was measured on these
         return Evaluation(value=last[key], loss=last["test_loss"], images=len(data.test))
-    return distributed.on_first_rank(lambda: evaluate(network, data.test.batches(EVALUATION_BATCH), task))
+    return distributed.on_first_rank(lambda: evaluate(network, evaluation_batches(data.test), task))
 
 
 def make_trainer(
@@ -279,7 +280,7 @@ def make_trainer(
         allocator,
         settings,
         batches,
-        lambda model: evaluate(model, compared.batches(EVALUATION_BATCH), task),
+        lambda model: evaluate(model, evaluation_batches(compared), task),
         run=run,
         hooks=hooks,
         task=task,
@@ -294,11 +295,22 @@ def _begin(
         with _fitting(trainer.settings.model):
             trainer.load_state_dict(state)
     elif starts_from_weights(trainer.settings):
-        # To compare the result with, on the same images; nothing is chosen by it.
+        trainer.progress.float_accuracy = _float_figure(trainer, data, hooks)
+
+
+def _float_figure(trainer: Trainer, data: ImageData, hooks: Sequence[TrainingHook]) -> float | None:
+    """Of the weights that a run starts from, to compare the result with, on the same images; nothing is chosen by it."""
+    unknown = may_be_random(trainer.settings)
+    try:
         with as_float(trainer.model):
-            found = evaluate(trainer.model, data.test.batches(EVALUATION_BATCH), trainer.task)
-        trainer.progress.float_accuracy = found.value
-        tell(hooks, float_remark(found.value, data, trainer.settings, trainer.task))
+            value = evaluate(trainer.model, evaluation_batches(data.test), trainer.task).value
+    except NonFiniteError:
+        if unknown:  # training may repair what random weights give
+            return None
+        raise
+    remarks = float_remark(value, data, trainer.settings, trainer.task)
+    tell(hooks, remarks)
+    return None if remarks and unknown else value  # guesses of random weights are nothing to compare with
 
 
 @contextmanager

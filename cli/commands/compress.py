@@ -38,6 +38,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import chain, count
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import hwbmpq
@@ -116,7 +117,9 @@ def run(args: argparse.Namespace) -> None:
         stack.callback(hwbmpq.distributed.leave)
         # The first rank looks and names: the others would find what it has just made.
         path = hwbmpq.distributed.on_first_rank(lambda: _folder(args, settings))
-        stack.enter_context(hwbmpq.distributed.losses_told(f"start it again with --resume {path}"))
+        stack.enter_context(
+            hwbmpq.distributed.losses_told(f"start it again with --resume {quote(str(path))}")
+        )
         is_first = hwbmpq.distributed.rank() == 0
         console = Console(stderr=True, highlight=False, quiet=not is_first or args.quiet)
         trained = _train(args, settings, hwbmpq.training.RunDirectory(path), console)
@@ -215,8 +218,8 @@ def _saved_state(
     if epochs == 0:
         raise HwbmpqError(
             f"{folder.path} is a run without training, and finished: there is nothing to continue",
-            hint=f"hwbmpq report {folder.path} shows it; hwbmpq compress --config {folder.path}/config.yaml --epochs 20 "
-            "trains the same network",
+            hint=f"hwbmpq report {quote(str(folder.path))} shows it; hwbmpq compress --config "
+            f"{quote(str(folder.path / 'config.yaml'))} --epochs 20 trains the same network",
         )
     state, problem = folder.load_checkpoint()
     hwbmpq.training.check_state(state)
@@ -347,7 +350,7 @@ def _baseline(args: argparse.Namespace, trained: _Trained, path: Path, console: 
         return _train(args, uniform, beside, console, is_baseline=True)
     except RunStoppedError as error:
         raise RunStoppedError(
-            f"baseline: {error}", hint=f"hwbmpq compress --resume {path} --baseline"
+            f"baseline: {error}", hint=f"hwbmpq compress --resume {quote(str(path))} --baseline"
         ) from error
 
 

@@ -12,6 +12,7 @@ examples:
 
 import argparse
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import hwbmpq
@@ -45,7 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     file = _file(args)
     opened = open_run(args)
-    found, remarks = _evaluate(opened, args.runtime, file)
+    found, remarks = _evaluate(opened, args.runtime, file, trust=args.trust)
     warnings, metric = _chance_warnings(opened, found), opened.task.described
     if args.json:
         content = {
@@ -93,23 +94,24 @@ def _file(args: argparse.Namespace) -> Path | None:
         form = "packed" if args.runtime == "packed" else "onnx"
         best = " --best" if args.best else ""
         raise HwbmpqError(
-            f"{path} is not there", hint=f"write it: hwbmpq export {args.folder} --format {form}{best}"
+            f"{path} is not there", hint=f"write it: hwbmpq export {quote(args.folder)} --format {form}{best}"
         )
     return path
 
 
-def _evaluate(opened: OpenedRun, runtime: str, file: Path | None) -> "tuple[Evaluation, list[str]]":
+def _evaluate(
+    opened: OpenedRun, runtime: str, file: Path | None, *, trust: bool
+) -> "tuple[Evaluation, list[str]]":
     """What was found, and what to say about the file."""
-    batch = hwbmpq.training.EVALUATION_BATCH
     if runtime == "onnxruntime" and file is not None:
-        graph = hwbmpq.export.OnnxNetwork(file)
+        graph = hwbmpq.export.OnnxNetwork(file, trust=trust)
         remarks = (
             []
             if graph.has_checksum
             else [f"{file} has no checksum: it was not written by hwbmpq, or is damaged"]
         )
         found = hwbmpq.export.deployment.evaluate_onnx(
-            graph, opened.data, batch_size=batch, task=opened.task, original=opened.network
+            graph, opened.data, task=opened.task, original=opened.network
         )
         return found, remarks
     # The packed weights go into the run's own network, so that ``file:`` specifications work too.
@@ -117,7 +119,9 @@ def _evaluate(opened: OpenedRun, runtime: str, file: Path | None) -> "tuple[Eval
     if file is not None:
         own, _ = build(opened.settings, is_from_0_1_0=opened.is_from_0_1_0)
         network = hwbmpq.load(file, model=own.network)
-    return hwbmpq.training.evaluate(network, opened.data.test.batches(batch), opened.task), []
+    return hwbmpq.training.evaluate(
+        network, hwbmpq.training.evaluation_batches(opened.data.test), opened.task
+    ), []
 
 
 def _chance_warnings(opened: OpenedRun, found: "Evaluation") -> list[str]:

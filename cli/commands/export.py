@@ -29,6 +29,7 @@ from hwbmpq.errors import HwbmpqError
 from hwbmpq.registry import EXPORT_FORMATS
 
 if TYPE_CHECKING:
+    from hwbmpq.export import SizeAccount
     from hwbmpq.export.deployment import ExportFormat, ExportResult
 
 
@@ -68,7 +69,10 @@ def run(args: argparse.Namespace) -> None:
     console.print(escape(opened.data.inputs))
     print_remarks(console, opened.remarks)
     result = _export(args, form, opened)
-    _show(console, result, wider=_wider_on_device(opened, result) if form.name == "packed" else 0)
+    size = result.size if form.name == "packed" else None
+    wider, remarks = (0, []) if size is None else _wider_on_device(opened, size)
+    _show(console, result, wider=wider)
+    print_remarks(console, remarks)
 
 
 def _export(args: argparse.Namespace, form: "ExportFormat", opened: OpenedRun) -> "ExportResult":
@@ -96,14 +100,17 @@ def _place(args: argparse.Namespace, own: Path) -> Path:
     return Path(args.output) / own.name if Path(args.output).is_dir() else Path(args.output)
 
 
-def _wider_on_device(opened: OpenedRun, result: "ExportResult") -> int:
-    """Bytes that the run's device stores beyond those of the file; 0 for runs that do not say."""
-    if result.size is None or not opened.folder.has_facts:
-        return 0
-    facts = hwbmpq.report.read_facts(opened.folder.path)
+def _wider_on_device(opened: OpenedRun, size: "SizeAccount") -> tuple[int, list[str]]:
+    """Bytes that the run's device stores beyond those of the file, 0 for runs that do not say; remarks."""
+    if not opened.folder.has_facts:
+        return 0, []
+    try:
+        facts = hwbmpq.report.read_facts(opened.folder.path)
+    except HwbmpqError as error:  # the file itself is written, and right
+        return 0, [f"what the device stores is not known: {error}"]
     widths = {name: layer.weight_bits for name, layer in hwbmpq.quant.quantized_layers(opened.network)}
     stored = hwbmpq.report.storage.bytes_on_device(facts, widths)
-    return 0 if stored is None else stored - result.size.on_device.predicted_bytes
+    return (0 if stored is None else stored - size.on_device.predicted_bytes), []
 
 
 def _show(console: OutputConsole, result: "ExportResult", *, wider: int) -> None:

@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> None:
 def _lower_bounds(prepared: Prepared, costs: list[str]) -> list[str]:
     """Costs that a device has no figure for in some part of the network."""
     return [
-        f"{space.costs.profile.target}: {name} is at least that: {space.costs.table(name).no_figure}"
+        f"{space.costs.profile.target}: {name} is a lower bound: {space.costs.table(name).no_figure}"
         for space in prepared.spaces
         for name in costs
         if space.costs.table(name).is_lower_bound

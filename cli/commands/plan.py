@@ -36,6 +36,7 @@ from hwbmpq.cli.options.settings import (
 )
 from hwbmpq.cli.progress import progress
 from hwbmpq.cli.render.plan import explained_infeasible, print_plan
+from hwbmpq.cli.render.plan_costs import scales_remark
 from hwbmpq.cli.render.tables import OutputConsole, print_json
 
 if TYPE_CHECKING:
@@ -102,7 +103,8 @@ def run(args: argparse.Namespace) -> None:
         }
         print_json({**content, "remarks": [*content["remarks"], *prepared.remarks]})
         return
+    remarks = [*prepared.remarks, *scales_remark(plan, per_channel=bool(args.per_channel))]
     console = OutputConsole()
-    print_plan(console, plan, title=model.title, all_rows=args.all, remarks=prepared.remarks)
+    print_plan(console, plan, title=model.title, all_rows=args.all, remarks=remarks)
     if prepared.inputs:
         console.print(escape(prepared.inputs))

@@ -14,6 +14,7 @@ examples:
 
 import argparse
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import hwbmpq
@@ -62,6 +63,6 @@ def _report(folder: str) -> "RunReport":
     if not found.epochs and found.plan is None:
         raise HwbmpqError(
             f"{folder} has nothing to show yet: no epoch has ended",
-            hint=f"hwbmpq compress --resume {folder} continues it",
+            hint=f"hwbmpq compress --resume {quote(str(folder))} continues it",
         )
     return found

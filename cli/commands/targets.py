@@ -18,6 +18,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rich.prompt import Prompt
@@ -222,7 +223,7 @@ def run_new(args: argparse.Namespace) -> None:
     if path.exists() and not args.force:
         raise HwbmpqError(f"{path} exists", hint="give another name, or --force to overwrite it")
     if name in {listing.name for listing in hwbmpq.hardware.list_profiles()}:
-        told = f"there is a profile {name} already: --target {name} may find that one, --target {path} finds yours"
+        told = f"there is a profile {name} already: --target {quote(name)} may find that one, --target {quote(str(path))} finds yours"
         print_remarks(Console(stderr=True, highlight=False), [told])
     if args.base:
         text = hwbmpq.hardware.profile_based_on(name, _base(args.base, Path(args.output)))
@@ -235,7 +236,9 @@ def run_new(args: argparse.Namespace) -> None:
     except OSError as error:
         raise HwbmpqError(f"cannot write {path}: {error.strerror or error}") from None
     todo = "Look it over" if args.interactive else "Replace every FILL_IN"
-    text = f"wrote [bold]{escape(str(path))}[/]. {todo}, then: hwbmpq targets check {escape(str(path))}"
+    text = (
+        f"wrote [bold]{escape(str(path))}[/]. {todo}, then: hwbmpq targets check {escape(quote(str(path)))}"
+    )
     line_console().print(text)
 
 
@@ -247,12 +250,12 @@ def _base(target: str, output: Path) -> "HardwareProfile":
     if home.resolve() not in [folder.resolve() for folder in findable]:
         raise HwbmpqError(
             f"{base.name} is neither in {output} nor in the search path: the new profile could not find it",
-            hint=f"write it beside its base: --output {home}",
+            hint=f"write it beside its base: --output {quote(str(home))}",
         )
     if base.mode:
         raise HwbmpqError(
             f"a profile extends another one, not its mode {base.mode!r}",
-            hint=f"--from {base.name}: the modes are inherited",
+            hint=f"--from {quote(base.name)}: the modes are inherited",
         )
     return base
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any, TypeVar
 
 from hwbmpq.cli.options.parser import HelpFormatter
@@ -70,7 +71,7 @@ def check_output(flag: str, path: Path | str | None, suffixes: Iterable[str] = (
     if not path.absolute().parent.is_dir():
         raise HwbmpqError(
             f"{flag} {path} cannot be written: there is no folder {path.parent}",
-            hint=f"mkdir -p {path.parent}",
+            hint=f"mkdir -p {quote(str(path.parent))}",
         )
 
 

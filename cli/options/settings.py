@@ -190,7 +190,8 @@ def add_trust_option(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--trust",
         action="store_true",
-        help="run the Python files that the run's settings name (file:PATH.py:NAME), whoever wrote them",
+        help="run the Python files that the run's settings name (file:PATH.py:NAME), and ONNX files with loops, whoever "
+        "wrote them",
     )
 
 

@@ -161,7 +161,7 @@ def bound_lines(table: "CostTable") -> list[str]:
     if not table.is_lower_bound:
         return []
     return [
-        f"[red]{escape(table.name)} is at least that: {escape(table.no_figure)}[/]",
+        f"[red]{escape(table.name)} is a lower bound: {escape(table.no_figure)}[/]",
         f"[dim]{escape(table.uncosted[0].why)}[/]",
     ]
 

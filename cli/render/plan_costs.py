@@ -72,16 +72,14 @@ def bound_lines(plan: "Plan") -> list[str]:
     lines = []
     for name, cost in plan.costs.items():
         if cost.is_lower_bound:
-            what = (
-                "the budget is not shown to hold" if cost.holds is None and cost.budget else "at least that"
-            )
-            why = escape(cost.no_figure)
-            lines.append(f"[red]{escape(name)}: {what}: {why}[/]")
+            is_open = cost.holds is None and cost.budget
+            what = ": the budget is not shown to hold" if is_open else " is a lower bound"
+            lines.append(f"[red]{escape(name)}{what}: {escape(cost.no_figure)}[/]")
             lines.append(f"[dim]{escape(cost.uncosted[0].why)}[/]")
         if cost.estimated_share > 0:
             names = escape(and_more(list(cost.estimated), 2))
             share = f"{cost.estimated_share:.0%}"
-            lines.append(f"{share} of {escape(name)} rests on layers that were not measured: {names}")
+            lines.append(f"{share} of {escape(name)} rests on estimates: {names}")
     return lines
 
 
@@ -89,6 +87,23 @@ def storage_lines(plan: "Plan") -> list[str]:
     """What memory is made of."""
     parts = [f"{label} {amount(size, 'bit')}" for label, size in plan.stored.items()]
     return [f"[dim]stored: {escape(', '.join(parts))}[/]"] if parts else []
+
+
+def scales_remark(plan: "Plan", *, per_channel: bool) -> list[str]:
+    """How many weight scales a budget on what is stored counts, and the flag that changes it."""
+    budgeted = [
+        name for name in ("memory", "flash") if name in plan.costs and plan.costs[name].budget is not None
+    ]
+    if not budgeted or not plan.stored.get("scales"):
+        return []
+    counted, other, flag = "layer", "output channel (the default of compress --epochs 0)", "--per-channel"
+    if per_channel:
+        counted, other, flag = (
+            "output channel",
+            "layer (the default of compress with training)",
+            "--no-per-channel",
+        )
+    return [f"{' and '.join(budgeted)}: one scale per {counted} is counted; {flag} counts one per {other}"]
 
 
 def capacity_remarks(plan: "Plan") -> list[str]:

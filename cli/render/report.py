@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import hwbmpq
@@ -166,7 +167,7 @@ def print_run(
         str(value).startswith("file:") for value in (settings.model, settings.data, settings.task)
     )
     trust = " --trust" if names_code else ""  # the run's own settings name Python files then
-    console.print(f"as ONNX: hwbmpq export {escape(str(run))}{trust}", style="dim")
+    console.print(f"as ONNX: hwbmpq export {escape(quote(str(run)))}{trust}", style="dim")
 
 
 def _size_line(size: "SizeAccount", plan: "Plan | None", target: str) -> str:
@@ -191,12 +192,13 @@ def _wider_on_device(plan: "Plan", planned: int, target: str) -> str:
     """``mpic stores 50.93 KiB, since it stores 3 bits as 4 and 5 as 8; ``."""
     if hwbmpq.costs.stored.WIDER not in plan.stored:
         return ""
-    profile = hwbmpq.load_profile(target)
-    own = {pair.weight.bits for pair in profile.pairs}
-    used = {layer.precision.weight_bits for layer in plan.layers} - own
-    widened = {bits: wide for bits, wide in sorted(profile.precisions.promote.items()) if bits in used}
-    parts = " and ".join(f"{bits} as {wide}" for bits, wide in widened.items()).replace(" as", " bits as", 1)
-    return f"{escape(plan.target)} stores {in_bytes(planned)}, since it stores {parts}; "
+    promote = hwbmpq.load_profile(target).precisions.promote
+    used = {layer.precision.weight_bits for layer in plan.layers}
+    parts = [f"{bits} as {wide}" for bits, wide in sorted(promote.items()) if bits in used]
+    widths = " and ".join(parts).replace(" as", " bits as", 1)
+    return (
+        f"{escape(plan.target)} stores {in_bytes(planned)}, since it stores {widths or 'some widths wider'}; "
+    )
 
 
 def accuracy_lines(result: "Compression", settings: "RunSettings") -> list[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import hwbmpq
@@ -41,7 +42,7 @@ def print_listings(console: Console, listings: Sequence["Listing"]) -> None:
     for listing in listings:
         if listing.error is not None:
             console.print(
-                f"[red]{escape(listing.name)}[/] cannot be used: hwbmpq targets check {escape(str(listing.path))}"
+                f"[red]{escape(listing.name)}[/] cannot be used: hwbmpq targets check {escape(quote(str(listing.path)))}"
             )
 
 
@@ -246,7 +247,9 @@ def print_kit(console: Console, path: Path, name: str) -> None:
     )
     console.print("  python -m pip install onnxruntime numpy")
     console.print(f"  unzip {escape(path.name)} && cd {escape(path.stem)} && python run.py")
-    console.print(f"then bring results.json back:\n  hwbmpq targets import {escape(name)} results.json")
+    console.print(
+        f"then bring results.json back:\n  hwbmpq targets import {escape(quote(name))} results.json"
+    )
 
 
 def print_measured(console: Console, profile: "HardwareProfile", *, target: str, model: str) -> None:
@@ -266,11 +269,11 @@ def print_measured(console: Console, profile: "HardwareProfile", *, target: str,
             f"{record['disturbed_rounds']:.0%} of the rounds were disturbed by other work on the machine"
         )
     console.print("next:")
-    console.print(f"  hwbmpq targets validate {escape(target)} --model {escape(model)}")
+    console.print(f"  hwbmpq targets validate {escape(quote(target))} --model {escape(quote(model))}")
     integers = sorted({pair.weight.bits for pair in profile.pairs if not pair.weight.is_float})
     bits = ",".join(map(str, integers[-3:]))
     console.print(
-        f"  hwbmpq plan --model {escape(model)} --target {escape(target)} --bits {bits} --budget latency=90%"
+        f"  hwbmpq plan --model {escape(quote(model))} --target {escape(quote(target))} --bits {bits} --budget latency=90%"
     )
 
 

@@ -83,9 +83,6 @@ class LayerwiseCost(CostOptions):
         def stand_in(layer: Layer, pair: WidthPair) -> str:
             return figures.estimates.get((op_of(layer), layer.kernel_size, pair), "")
 
-        def is_estimate(layer: Layer, pair: WidthPair) -> bool:
-            return bool(stand_in(layer, pair))
-
         def origin(layer: Layer, pair: WidthPair) -> str:
             return "; ".join(filter(None, [self.origin(layer, pair), stand_in(layer, pair)]))
 
@@ -93,8 +90,8 @@ class LayerwiseCost(CostOptions):
         table = cost_layers(
             *(name, self.unit, layers, profile, precisions, cost, origin), needs_kernel=needs_kernel
         )
-        table = with_work_outside(table, layers, profile, cost if self.counts_work else None, is_estimate)
-        table = with_estimates(table, layers, profile, precisions, is_estimate)
+        table = with_work_outside(table, layers, profile, cost if self.counts_work else None, stand_in)
+        table = with_estimates(table, layers, profile, precisions, stand_in)
         capacity = self.capacity(figures)
         special = Counter(text for row in table.origins.values() for text in set(row.values()))
         counted = (f"{text} ({n} of {len(table.rows[0].costs)} layers)" for text, n in special.items())

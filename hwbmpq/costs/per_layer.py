@@ -13,7 +13,8 @@ from hwbmpq.hardware.widths import Execution, WidthFinder, op_of
 from hwbmpq.values import Layer, Precision
 
 LayerCost = Callable[[Layer, WidthPair], Number]
-IsEstimate = Callable[[Layer, WidthPair], bool]
+IsEstimate = Callable[[Layer, WidthPair], object]
+"""Whether a number is an estimate: anything true, such as a text that says how."""
 NO_FIGURE = (MissingFigureError, UnsupportedLayerError, UnsupportedPrecisionError)
 _MEMORY, _WORK = "bit", ("ms", "uJ")
 

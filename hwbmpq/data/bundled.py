@@ -9,11 +9,14 @@ from torch import Tensor
 from hwbmpq.data.augment import generator_for
 from hwbmpq.data.dataset import ArrayImages, Picked, Size, hold_out, to_image
 from hwbmpq.data.registry import DataParts, Request, parts_in_memory, register
+from hwbmpq.errors import HwbmpqError
 
 _FAKE_CLASSES = 10
 _FAKE_SIZE = (3, 32, 32)
 _FAKE_TRAIN = 256
 _FAKE_TEST = 64
+_MOST_FAKE = 2_000_000
+"""More than any usual data set; a file of settings may ask for any number, and labels take memory."""
 
 
 @register(
@@ -58,6 +61,8 @@ class FakePart:
 
     def pick(self, limit: int | None, seed: int) -> Picked:
         count = self.count if limit is None else limit
+        if count > _MOST_FAKE:
+            raise HwbmpqError(f"fake: {count:,} {self.name} images are asked for, more than {_MOST_FAKE:,}")
         labels = torch.randint(0, self.classes, (count,), generator=generator_for(self.name, seed))
         images = FakeImages(part=self.name, count=count, seed=seed)
         return Picked(images=images, indices=torch.arange(count), labels=labels)

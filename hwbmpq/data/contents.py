@@ -93,7 +93,10 @@ def _check(samples: Samples, shape: tuple[int, ...], where: str) -> None:
             f"{where}: values of type {samples.dtype} are not understood", hint="use float or integer"
         )
     if samples.dtype.kind == "f" and not np.isfinite(samples).all():
-        raise HwbmpqError(f"{where}: holds values that are not finite (NaN or infinite)")
+        raise HwbmpqError(
+            f"{where}: holds values that are not finite (NaN or infinite)",
+            hint="replace them, or leave these samples out: numpy.isfinite finds them",
+        )
 
 
 def _channel_axis(shape: tuple[int, ...], layout: str) -> int:

@@ -38,7 +38,7 @@ from hwbmpq.quant import as_float
 from hwbmpq.quant.layers import eval_mode
 from hwbmpq.registry import EXPORT_FORMATS, wrong_return
 from hwbmpq.tasks import Task, get_task
-from hwbmpq.training.evaluation import Evaluation, evaluate
+from hwbmpq.training.evaluation import Evaluation, evaluate, evaluation_batches
 from hwbmpq.training.settings import RunSettings
 from hwbmpq.training.setup import calibration_batches, example_input
 
@@ -220,7 +220,7 @@ def evaluate_onnx(
     network: OnnxNetwork,
     data: ImageData,
     *,
-    batch_size: int,
+    batch_size: int | None = None,
     task: Task | str = "classification",
     original: nn.Module | None = None,
 ) -> Evaluation:
@@ -229,7 +229,8 @@ def evaluate_onnx(
     if original is not None:
         with eval_mode(original), torch.no_grad():
             like = example_input(original, data.test).call(original)
-    return evaluate(network.as_module(like), data.test.batches(batch_size), task)
+    batches = evaluation_batches(data.test) if batch_size is None else data.test.batches(batch_size)
+    return evaluate(network.as_module(like), batches, task)
 
 
 @renamed_arguments(wide_sums="accumulates_int32")

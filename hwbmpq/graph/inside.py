@@ -32,7 +32,7 @@ def _recurrent(module: nn.RNNBase, shape: tuple[int, ...]) -> int:
     batch = shape[0 if module.batch_first else 1] if len(shape) == 3 else 1
     stacked = module.num_layers * (2 if module.bidirectional else 1)
     states = stacked * (2 if isinstance(module, nn.LSTM) else 1)
-    gates = module.weight_hh_l0.shape[0] // module.hidden_size
+    gates = {"LSTM": 4, "GRU": 3}.get(module.mode, 1)
     # A layer after the first reads the whole output of the one before.
     between = prod(shape) if module.num_layers > 1 else 0
     return batch * module.hidden_size * (states + gates) + between

@@ -6,6 +6,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import hwbmpq
@@ -157,7 +158,7 @@ def write_kit(
 def check_kit(path: Path, *, overwrite: bool) -> None:
     """Before anything slow: whether the kit can be written."""
     if path.suffix != ".zip":
-        raise HwbmpqError(f"--kit {path}: a kit is a zip file", hint=f"--kit {path.name}.zip")
+        raise HwbmpqError(f"--kit {path}: a kit is a zip file", hint=f"--kit {quote(path.name)}.zip")
     if not path.absolute().parent.is_dir():
         raise HwbmpqError(f"--kit {path}: there is no folder {path.absolute().parent}")
     if path.exists() and not overwrite:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from pydantic import ValidationError
@@ -322,7 +323,7 @@ def read_facts(folder: Path) -> RunFacts:
     if (folder / run_files.CONFIG).is_file() and not (folder / run_files.FACTS).is_file():
         raise HwbmpqError(
             f"{folder} has no {run_files.FACTS}: it never began, or an earlier version of hwbmpq wrote it",
-            hint=f"hwbmpq compress --resume {folder} writes it",
+            hint=f"hwbmpq compress --resume {quote(str(folder))} writes it",
         )
     if not (folder / run_files.FACTS).is_file():
         what = "is not a run of hwbmpq" if folder.exists() else "does not exist"

@@ -52,7 +52,7 @@ class CostReport:
     uncosted: tuple[Uncosted, ...] = ()
     """What the device has no figure for: the totals are without it."""
     estimated: tuple[str, ...] = ()
-    """Layers with numbers that were not measured, where others were, and what stands in for them."""
+    """Parts with numbers that were not measured, where others were, and what stands in for them."""
     estimated_share: float = 0.0
     """Of the total."""
     leaves_out: str = ""

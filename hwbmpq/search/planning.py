@@ -302,6 +302,8 @@ def _estimates(table: CostTable, bits: Mapping[str, Any]) -> Iterator[str]:
     for name in table.estimates(bits):
         how = table.origins.get(name, {}).get(bits[name], "")
         yield f"{name} ({how})" if how else name
+    if table.estimated_constant:
+        yield "what is computed outside of layers"
 
 
 def _alternative(space: SearchSpace, problem: AllocationProblem, width: int) -> Alternative:

@@ -10,6 +10,7 @@ if _TYPE_CHECKING:
     from hwbmpq.training.evaluation import EVALUATION_BATCH as EVALUATION_BATCH
     from hwbmpq.training.evaluation import Evaluation as Evaluation
     from hwbmpq.training.evaluation import evaluate as evaluate
+    from hwbmpq.training.evaluation import evaluation_batches as evaluation_batches
     from hwbmpq.training.evaluation import figures as figures
     from hwbmpq.training.hooks import StepReport as StepReport
     from hwbmpq.training.hooks import TrainingHook as TrainingHook

@@ -1,13 +1,15 @@
 """How good a network is at its task."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from math import isfinite
+from math import isfinite, prod
 from typing import Any
 
 import torch
 from torch import nn
 
+from hwbmpq.data.batches import LoaderImages
+from hwbmpq.data.images import LabelledImages
 from hwbmpq.data.inputs import ModelInputs, map_tensors
 from hwbmpq.errors import HwbmpqError, NonFiniteError
 from hwbmpq.quant.layers import eval_mode
@@ -15,6 +17,8 @@ from hwbmpq.tasks import Task, get_task
 from hwbmpq.values import Metric
 
 EVALUATION_BATCH = 250
+_MOST_BATCH_BYTES = 1 << 26
+_VALUE_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +38,12 @@ class Evaluation:
 def figures(metric: Metric, part: str, found: Evaluation) -> dict[str, Any]:
     """An evaluation on the validation or test ``part``, as files have it."""
     return {f"{part}_{metric.key}": found.value, f"{part}_loss": found.loss, "metric": asdict(metric)}
+
+
+def evaluation_batches(images: LabelledImages | LoaderImages) -> Iterator[tuple[Any, Any]]:
+    """All images in batches of up to ``EVALUATION_BATCH``; in smaller ones if inputs are large, whatever a file says."""
+    fitting = _MOST_BATCH_BYTES // (_VALUE_BYTES * max(1, prod(images.input_size)))
+    return images.batches(max(1, min(EVALUATION_BATCH, fitting)))
 
 
 def evaluate(

@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from hwbmpq.errors import HwbmpqError
@@ -93,7 +94,7 @@ class RunDirectory:
         if not overwrite:
             raise HwbmpqError(
                 f"{self.path} holds {'a run' if is_run else 'files'} already",
-                hint=f"--resume {self.path} continues it, --overwrite starts it over, --run-dir names another folder"
+                hint=f"--resume {quote(str(self.path))} continues it, --overwrite starts it over, --run-dir names another folder"
                 if is_run
                 else "name another folder with --run-dir",
             )
@@ -233,7 +234,7 @@ class RunDirectory:
         if best and self.has_checkpoint and not (self.path / BEST).exists():
             raise CheckpointError(
                 f"{self.path} has no best epoch: none has ended since its widths were decided",
-                hint=f"leave out --best, or go on with it: hwbmpq compress --resume {self.path}",
+                hint=f"leave out --best, or go on with it: hwbmpq compress --resume {quote(str(self.path))}",
             )
         if best or self.has_checkpoint:
             raise CheckpointError(
@@ -241,7 +242,7 @@ class RunDirectory:
             )
         raise CheckpointError(
             f"{self.path} has no checkpoint yet",
-            hint=f"hwbmpq compress --resume {self.path} goes on with it",
+            hint=f"hwbmpq compress --resume {quote(str(self.path))} goes on with it",
         )
 
     def _write(self, name: str, data: bytes, *, keep_old: Path | None = None) -> None:
@@ -250,5 +251,5 @@ class RunDirectory:
                 file.write(data)
         except HwbmpqError as error:
             is_run = (self.path / CONFIG).exists()
-            then = f"continue with --resume {self.path}" if is_run else "start the run again"
+            then = f"continue with --resume {quote(str(self.path))}" if is_run else "start the run again"
             raise HwbmpqError(str(error), hint=f"{error.hint or 'check the folder'}, then {then}") from error

@@ -28,7 +28,7 @@ from hwbmpq.units import shown
 _MOST = 2**31
 """Above any count of images, epochs or classes; what a file asks for may be memory."""
 _LARGEST = 2**63
-_LARGEST_INPUT = 2**26
+_LARGEST_INPUT = 2**24
 WRITTEN_BY = "# written by: hwbmpq"
 """How the settings of a run begin; those that people write do not."""
 CHOSEN_BY_NAME = {

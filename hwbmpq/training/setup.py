@@ -148,6 +148,11 @@ def starts_from_weights(settings: RunSettings) -> bool:
     return bool(settings.weights or settings.pretrained or settings.model.startswith("file:"))
 
 
+def may_be_random(settings: RunSettings) -> bool:
+    """Whether nobody knows: a function that builds a network may load weights, or not; an exported network has its own."""
+    return not (settings.weights or settings.pretrained or settings.model.endswith(".pt2"))
+
+
 def float_remark(
     accuracy: float | None, data: ImageData, settings: RunSettings, task: Task
 ) -> tuple[str, ...]:
@@ -163,7 +168,6 @@ def float_remark(
         inputs=data.inputs,
         what="in float the network",
         name=data.name,
-        # A function that builds a network may load its weights, or not; an exported network always has its own.
-        may_be_random=not (settings.weights or settings.pretrained or settings.model.endswith(".pt2")),
+        may_be_random=may_be_random(settings),
     )
     return () if found is None else (found,)

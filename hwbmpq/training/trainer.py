@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from shlex import quote
 from typing import Any
 
 import torch
@@ -235,7 +236,7 @@ class Trainer:
         if self._stop_asked:
             raise RunStoppedError(
                 f"in epoch {report.epoch} after step {report.step} of {report.steps}",
-                hint="" if self._run is None else f"hwbmpq compress --resume {self._run.path}",
+                hint="" if self._run is None else f"hwbmpq compress --resume {quote(str(self._run.path))}",
             )
 
     def _is_save_due(self) -> bool:

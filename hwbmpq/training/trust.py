@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from hwbmpq.errors import HwbmpqError
@@ -48,7 +49,8 @@ def check_trust(settings: Mapping[str, Any], source: Path) -> None:
     if not found:
         return
     flags = " ".join(
-        f"--{code.setting.replace('_', '-')} {_PREFIX}{code.path}:{code.function}" for code in found
+        f"{quote('--' + code.setting.replace('_', '-'))} {quote(f'{_PREFIX}{code.path}:{code.function}')}"
+        for code in found
     )
     raise UntrustedCodeError(
         "\n  ".join([f"{source} names Python code, which was not run:", *map(str, found)]),

@@ -500,6 +500,12 @@ def test_a_width_that_the_device_stores_wider_is_not_called_as_planned(
     assert re.search(rf"{WIDER} +{amount(wider, 'bit')} ", out)
     assert re.search(device, out)
 
+    Path("one/facts.json").write_text("{}")
+    code, out, err = run("export", "one", "--format", "packed", "-o", "third.safetensors")
+    assert code == 0, err
+    assert Path("third.safetensors").read_bytes() == Path("again.safetensors").read_bytes()
+    assert "what the device stores is not known" in out
+
 
 def test_widths_that_the_device_has_are_stored_as_planned(run: Run) -> None:
     words = ["--bits", "2,4", "--epochs", "0", "--test-images", "32", "--run-dir", "one"]

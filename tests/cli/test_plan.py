@@ -222,3 +222,24 @@ def test_a_network_that_the_embedded_images_do_not_fit_is_planned_by_its_weights
     assert any("sensitivities are those of the weights alone" in remark for remark in found["remarks"])
     assert main([*arguments, "--sensitivity", "enbg"]) == 2, "what was asked for is not replaced"
     assert "do not fit a network that takes 49x10" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], "memory: one scale per layer is counted; --per-channel counts one per output channel"),
+        (
+            ["--per-channel"],
+            "memory: one scale per output channel is counted; --no-per-channel counts one per layer",
+        ),
+    ],
+    ids=["layer", "channel"],
+)
+def test_a_budget_on_memory_says_which_scales_it_counts(
+    plan: Callable[..., str], options: list[str], told: str
+) -> None:
+    assert told in " ".join(plan("--budget", "memory=10x", "--brief", *options).split())
+
+
+def test_other_budgets_say_nothing_of_scales(plan: Callable[..., str]) -> None:
+    assert "one scale per" not in plan("--budget", "latency=90%", "--brief")

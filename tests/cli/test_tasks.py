@@ -187,3 +187,26 @@ def test_own_network_data_and_task_with_named_inputs(run: Run, function: str, co
     code, out, err = run("evaluate", "one", "--trust", "--runtime", "onnxruntime", "--json")
     assert code == 0, err
     assert json.loads(out)["test_metric"] == pytest.approx(told["test_metric"], rel=1e-3)
+
+
+FIRST_NAN = """
+
+class FirstNan(Margin):
+    passes = 0
+
+    def value(self, measured):
+        is_test = sum(count for _, count in measured) == 16
+        FirstNan.passes += is_test
+        return float("nan") if is_test and FirstNan.passes == 1 else super().value(measured)
+"""
+
+
+def test_random_weights_of_a_models_own_code_need_no_figure(run: Run) -> None:
+    Path("task.py").write_text(TASK + FIRST_NAN)
+    Path("nets.py").write_text(
+        "import hwbmpq\n\ndef net(num_classes=10):\n    return hwbmpq.models.load_model('hwbmpq:resnet8').network\n"
+    )
+    words = [word.replace("hwbmpq:resnet8", "file:nets.py:net") for word in SHORT]
+    code, _, err = run(*words, "--task", "file:task.py:FirstNan", "--run-dir", "one")
+    assert code == 0, err
+    assert json.loads(Path("one/allocation.json").read_text())["float_metric"] is None

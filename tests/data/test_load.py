@@ -150,6 +150,13 @@ def test_fake_training_and_test_images_differ() -> None:
     assert not torch.equal(all_pixels(data.train), all_pixels(data.test))
 
 
+def test_fake_does_not_fill_the_memory() -> None:
+    with pytest.raises(
+        HwbmpqError, match=r"fake: 200,000,000 test images are asked for, more than 2,000,000"
+    ):
+        load_data("fake", input_size=GREY, train_limit=5, test_limit=200_000_000)
+
+
 def test_fake_gives_as_many_as_are_asked_for() -> None:
     data = load_data("fake", input_size=GREY, train_limit=500, test_limit=70)
     assert (len(data.train), len(data.test)) == (500, 70)

@@ -13,7 +13,7 @@ import zlib
 import numpy as np
 import torch
 from hostile import Place, case
-from hostile_folders import DRAWING, _Runs, bomb, copy, set_config
+from hostile_folders import DRAWING, _Runs, bomb, copy, doubled_key, set_config
 from torch import nn
 
 from hwbmpq.export.packed.container import write_container
@@ -242,6 +242,18 @@ def weights_run_code(place: Place) -> list[str]:
 
 
 @case("weights.pt")
+def weights_whose_key_never_hashes(place: Place) -> list[str]:
+    (place.sent / "weights.pt").write_bytes(doubled_key())
+    return [*PLAN, "--weights", "../sent/weights.pt", "--sensitivity", "weight-error"]
+
+
+@case("weights.pt")
+def weights_with_a_long_name(place: Place) -> list[str]:
+    torch.save({DRAWING * 100_000: 5}, place.sent / "weights.pt")
+    return [*PLAN, "--weights", "../sent/weights.pt", "--sensitivity", "weight-error"]
+
+
+@case("weights.pt")
 def weights_are_a_pipe(place: Place) -> list[str]:
     os.mkfifo(place.sent / "weights.pt")
     return [*PLAN, "--weights", "../sent/weights.pt", "--sensitivity", "weight-error"]
@@ -339,6 +351,25 @@ def graph_that_reads_other_files(place: Place) -> list[str]:
     node = helper.make_node("Add", ["x", "w"], ["y"])
     infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
     graph = helper.make_graph([node], "g", [infos[0]], [infos[1]], [weight])
+    (place.sent / "net.onnx").write_bytes(helper.make_model(graph).SerializeToString())
+    return ["evaluate", "../sent/run", "--runtime", "onnxruntime", "--file", "../sent/net.onnx"]
+
+
+@case("loops")
+def graph_that_never_ends(place: Place) -> list[str]:
+    from onnx import TensorProto, helper
+
+    copy(place)
+    turn, go, on = (
+        helper.make_tensor_value_info(name, kind, [])
+        for name, kind in (("i", TensorProto.INT64), ("go", TensorProto.BOOL), ("on", TensorProto.BOOL))
+    )
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "abxy"]
+    nodes = [helper.make_node("Neg", ["a"], ["b"]), helper.make_node("Identity", ["go"], ["on"])]
+    body = helper.make_graph(nodes, "body", [turn, go, infos[0]], [on, infos[1]])
+    loop = helper.make_node("Loop", ["n", "", "x"], ["y"], body=body)
+    count = helper.make_tensor("n", TensorProto.INT64, [], [1 << 62])
+    graph = helper.make_graph([loop], "g", [infos[2]], [infos[3]], [count])
     (place.sent / "net.onnx").write_bytes(helper.make_model(graph).SerializeToString())
     return ["evaluate", "../sent/run", "--runtime", "onnxruntime", "--file", "../sent/net.onnx"]
 

@@ -179,6 +179,18 @@ def config_that_asks_for_huge_images(place: Place) -> list[str]:
     return EVALUATE
 
 
+@case("values in an input")
+def config_that_asks_for_large_images(place: Place) -> list[str]:
+    set_config(copy(place), input="3x4096x4096")
+    return EVALUATE
+
+
+@case("fake")
+def config_that_asks_for_many_images(place: Place) -> list[str]:
+    set_config(copy(place), data="fake", test_images="200000000")
+    return EVALUATE
+
+
 @case()
 def config_that_draws(place: Place) -> list[str]:
     set_config(copy(place), data=json.dumps(f"folder:{DRAWING}"))
@@ -255,6 +267,24 @@ def checkpoint_that_unpacks_to_gigabytes(place: Place) -> list[str]:
             is_storage = "/data/" in entry.filename
             new.writestr(entry.filename, bytes(1 << 30) if is_storage else old.read(entry))
     checkpoint(copy(place), packed.getvalue())
+    return EVALUATE
+
+
+def doubled_key() -> bytes:
+    """An archive of torch's with a key of 2**40 leaves: a tuple of a tuple twice, and so on."""
+    key = b"K\0" + b"".join(b"q%ch%c\x86" % (n, n) for n in range(40))
+    buffer, new_buffer = io.BytesIO(), io.BytesIO()
+    torch.save({}, buffer)
+    with zipfile.ZipFile(buffer) as old, zipfile.ZipFile(new_buffer, "w") as new:
+        for name in old.namelist():
+            is_pickle = name.endswith(".pkl")
+            new.writestr(name, b"\x80\x02}" + key + b"K\1s." if is_pickle else old.read(name))
+    return new_buffer.getvalue()
+
+
+@case("repeats values")
+def checkpoint_whose_key_never_hashes(place: Place) -> list[str]:
+    checkpoint(copy(place), doubled_key())
     return EVALUATE
 
 

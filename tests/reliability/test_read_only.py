@@ -39,10 +39,12 @@ def test_a_finished_run_can_be_read_and_not_overwritten_where_nothing_can_be_wri
     with SmallDisk(at_hand.folder / "disk", ROOMY) as disk:
         assert_finished(at_hand.begin(run="disk/run"))
         disk.make_read_only()
-        words = [["evaluate", "disk/run"], ["report", "disk/run"]]
+        words = [["evaluate", "disk/run", "--trust"], ["report", "disk/run"]]
         assert at_hand.server.run(*words, folder=at_hand.folder).out.count("exit code 0") == 2
         assert_clear_error(at_hand.begin("--overwrite", run="disk/run"), "Read-only", "try: ")
         for form, file in {"onnx": "model.onnx", "packed": "model.safetensors"}.items():
-            ended = at_hand.server.run(["export", "disk/run", "--format", form], folder=at_hand.folder)
+            ended = at_hand.server.run(
+                ["export", "disk/run", "--trust", "--format", form], folder=at_hand.folder
+            )
             assert_clear_error(ended, f"{file} cannot be written: Read-only", "try: make the folder writable")
         disk.make_writable()

@@ -1,5 +1,6 @@
 """Run folders and settings that somebody sent: the code that they name runs only with consent."""
 
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,8 @@ import yaml
 
 from hwbmpq.cli.main import main
 from hwbmpq.training import RunDirectory, UntrustedCodeError
-from hwbmpq.training.trust import code_in
+from hwbmpq.training.checkpoint import CheckpointError
+from hwbmpq.training.trust import check_trust, code_in
 
 NETWORK = """
 from pathlib import Path
@@ -151,6 +153,18 @@ def test_a_baseline_beside_the_run_runs_nothing_else(sent: Path, typed: Typed, t
     typed("compress", "--resume", "run", "--baseline", "--trust")
     assert ran(sent)
     assert not (tmp_path / "other" / "it ran").exists()
+
+
+def test_hints_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
+    """What the sender wrote is one word of the command, whatever is in it."""
+    evil = "$(touch it-ran);`touch it-ran`' x"
+    with pytest.raises(UntrustedCodeError) as error:
+        check_trust({"model": f"file:/{evil}.py:make;id", "a; id": "file:/x.py:y"}, tmp_path)
+    words = shlex.split(error.value.hint.partition("name it yourself: ")[2])
+    assert words == ["--model", f"file:/{evil}.py:make;id", "--a; id", "file:/x.py:y"]
+    with pytest.raises(CheckpointError, match="no checkpoint yet") as problem:
+        RunDirectory(tmp_path / evil).load_checkpoint()
+    assert shlex.split(problem.value.hint)[3] == str(tmp_path / evil)
 
 
 def test_in_python_as_well(sent: Path, typed: Typed) -> None:

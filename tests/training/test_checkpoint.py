@@ -71,13 +71,22 @@ def test_the_state_of_a_run_is_accepted(content: Any) -> None:
     check_size(content)
 
 
-def test_a_file_with_a_right_checksum_is_checked_too(tmp_path: Path) -> None:
-    (tmp_path / "a.pt").write_bytes(packed({"model": LAUGHS}))
-    with pytest.raises(CheckpointError, match=r"a\.pt is not a checkpoint of hwbmpq: its values refer"):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (LAUGHS, "it repeats values far more often"),
+        (ITSELF, "a value in it refers to itself"),
+        (DEEP, "its values refer"),
+    ],
+    ids=["a billion laughs", "itself", "deep"],
+)
+def test_a_file_with_a_right_checksum_is_checked_too(content: Any, message: str, tmp_path: Path) -> None:
+    (tmp_path / "a.pt").write_bytes(packed({"model": content}))
+    with pytest.raises(CheckpointError, match=rf"a\.pt is not a checkpoint of hwbmpq: {message}"):
         unpacked(tmp_path / "a.pt")
 
 
-@pytest.mark.parametrize("form", [None, 5, LAUGHS], ids=["none", "number", "a billion laughs"])
+@pytest.mark.parametrize("form", [None, 5, ["x", "x"]], ids=["none", "number", "list"])
 def test_another_format_is_named_if_it_is_a_text(form: Any, tmp_path: Path) -> None:
     (tmp_path / "a.pt").write_bytes(packed({"format": form}))
     with pytest.raises(CheckpointError) as raised:

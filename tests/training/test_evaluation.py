@@ -1,13 +1,14 @@
 """Accuracy and loss against figures worked by hand."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.training.evaluation import evaluate
+from hwbmpq.training.evaluation import evaluate, evaluation_batches
 
 Batch = tuple[Tensor, Tensor]
 
@@ -31,6 +32,15 @@ def test_every_image_counts_the_same_whatever_the_batches(sizes: list[int]) -> N
     assert found.accuracy == pytest.approx(2 / 3)
     assert found.loss == pytest.approx((2 * RIGHT + WRONG) / 3)
     assert found.images == 3
+
+
+@pytest.mark.parametrize(
+    ("size", "batch"), [((3, 32, 32), 250), ((3, 1024, 1024), 5), ((3, 4096, 4096), 1), ((5,), 250)]
+)
+def test_a_batch_of_large_inputs_is_small(size: tuple[int, ...], batch: int) -> None:
+    asked: list[int] = []
+    evaluation_batches(SimpleNamespace(input_size=size, batches=asked.append))  # type: ignore[arg-type]
+    assert asked == [batch]
 
 
 def test_no_images_are_an_error() -> None:

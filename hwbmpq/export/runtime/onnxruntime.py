@@ -14,6 +14,7 @@ from hwbmpq.data.inputs import Inputs, ModelInputs, map_tensors, named_tensors, 
 from hwbmpq.deprecated import warn
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.export.onnx.checksum import verify_checksum
+from hwbmpq.export.onnx.control_flow import check_straight
 from hwbmpq.io import read_regular
 
 Arrays: TypeAlias = "NDArray[Any] | Mapping[str, NDArray[Any]]"
@@ -32,10 +33,17 @@ class OnnxNetwork:
     """An ONNX file, or its bytes, ready to run on the CPU: images in, outputs out.
 
     ``unpacks`` turns weights into floats when the file is loaded: about as fast as float, and as large in memory.
+    ``trust`` runs files with loops, too, which may never end.
     """
 
     def __init__(
-        self, model: str | Path | bytes, *, threads: int = 0, unpacks: bool = False, optimizes: bool = True
+        self,
+        model: str | Path | bytes,
+        *,
+        threads: int = 0,
+        unpacks: bool = False,
+        optimizes: bool = True,
+        trust: bool = False,
     ) -> None:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _NO_LOG
@@ -49,6 +57,8 @@ class OnnxNetwork:
         content = model if isinstance(model, bytes) else _read(Path(model))
         self.has_checksum = verify_checksum(content, what)
         """Whether the file has a checksum (a correct one); files from other tools have none."""
+        if not trust and not isinstance(model, bytes):
+            check_straight(content, what)
         try:
             self.session = onnxruntime.InferenceSession(
                 content, options, ["CPUExecutionProvider"], enable_fallback=0

@@ -15,7 +15,7 @@ from hwbmpq.search.allocator import BitAllocator
 from hwbmpq.sensitivity import measure_sensitivity
 from hwbmpq.sensitivity.measure import LossFunction
 from hwbmpq.tasks import Task
-from hwbmpq.training.evaluation import EVALUATION_BATCH, evaluate, figures
+from hwbmpq.training.evaluation import evaluate, evaluation_batches, figures
 from hwbmpq.training.hooks import Progress, TrainingHook, tell
 from hwbmpq.training.ptq.calibration import Batches, calibrate_inputs, inputs_of
 from hwbmpq.training.ptq.rounding import round_weights
@@ -71,7 +71,7 @@ def calibrate_only(
     """Change ``network`` in place, which ``allocator`` has prepared: give it widths and round its weights."""
     progress = Progress()
     with as_float(network):
-        progress.float_accuracy = evaluate(network, data.test.batches(EVALUATION_BATCH), task).value
+        progress.float_accuracy = evaluate(network, evaluation_batches(data.test), task).value
     tell(hooks, float_remark(progress.float_accuracy, data, settings, task))
     if allocator.method.decides != "never":
         allocator.decide(_sensitivity(network, allocator, data, settings, hooks, task))
@@ -84,7 +84,7 @@ def calibrate_only(
             [ModelInputs.of(inputs) for inputs, _ in batches],
             on_layer=_reporter(hooks, "rounding weights"),
         )
-    found = evaluate(network, data.test.batches(EVALUATION_BATCH), task)
+    found = evaluate(network, evaluation_batches(data.test), task)
     progress.records.append(_record(allocator, figures(task.described, "test", found)))
     if run is not None and distributed.rank() == 0:
         run.save_checkpoint(
