@@ -9,8 +9,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from hwbmpq.cli.console import Console, Text, escape
 from hwbmpq.cli.render.plan import strip
-from hwbmpq.cli.render.tables import and_more, counted, print_remarks, print_wrapped
-from hwbmpq.units import amount
+from hwbmpq.cli.render.tables import and_more, print_remarks, print_wrapped
+from hwbmpq.units import amount, counted
 from hwbmpq.values import Metric
 
 if TYPE_CHECKING:

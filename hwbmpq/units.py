@@ -194,3 +194,8 @@ def budget_text(value: float, unit: str) -> str:
     digits = max(0, 4 - len(str(int(value / size))))
     rounded = math.ceil(value / size * 10**digits) / 10**digits
     return f"{rounded:.{digits}f}{_BUDGET_UNITS.get(name, name)}"
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 layer``, ``2 layers``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"

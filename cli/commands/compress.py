@@ -55,8 +55,9 @@ from hwbmpq.cli.options.settings import (
 from hwbmpq.cli.progress import TrainingProgress
 from hwbmpq.cli.render.plan import explained_infeasible
 from hwbmpq.cli.render.report import accuracy_lines, baseline_line, print_run
-from hwbmpq.cli.render.tables import OutputConsole, counted, print_json, print_remarks, print_wrapped
+from hwbmpq.cli.render.tables import OutputConsole, print_json, print_remarks, print_wrapped
 from hwbmpq.errors import HwbmpqError, OtherRankError, RunStoppedError
+from hwbmpq.units import counted
 
 if TYPE_CHECKING:
     from hwbmpq.data import ImageData

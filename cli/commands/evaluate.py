@@ -19,8 +19,9 @@ import hwbmpq
 from hwbmpq.cli.console import escape
 from hwbmpq.cli.options.network import OpenedRun, add_run_options, build, open_run
 from hwbmpq.cli.options.settings import add_settings
-from hwbmpq.cli.render.tables import OutputConsole, counted, print_json, print_remarks
+from hwbmpq.cli.render.tables import OutputConsole, print_json, print_remarks
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.units import counted
 
 if TYPE_CHECKING:
     from hwbmpq.training import Evaluation

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import hwbmpq
 from hwbmpq.cli.console import Console
-from hwbmpq.cli.render.tables import counted, in_bytes, plain_table
-from hwbmpq.units import amount
+from hwbmpq.cli.render.tables import in_bytes, plain_table
+from hwbmpq.units import amount, counted
 from hwbmpq.values import OVERHEAD
 
 if TYPE_CHECKING:

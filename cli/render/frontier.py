@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hwbmpq.cli.console import Console, Text, escape
-from hwbmpq.cli.render.tables import bar, counted, plain_table
+from hwbmpq.cli.render.tables import bar, plain_table
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.units import amount, scale
+from hwbmpq.units import amount, counted, scale
 
 if TYPE_CHECKING:
     from hwbmpq.allocate import Frontier, FrontierPoint

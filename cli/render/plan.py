@@ -13,7 +13,6 @@ from hwbmpq.cli.render.plan_costs import bound_lines, capacity_remarks, cost_tab
 from hwbmpq.cli.render.tables import (
     and_more,
     bar,
-    counted,
     largest_layers,
     plain_table,
     print_json,
@@ -21,7 +20,7 @@ from hwbmpq.cli.render.tables import (
     shorten,
 )
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.units import amount, budget_text
+from hwbmpq.units import amount, budget_text, counted
 
 if TYPE_CHECKING:
     from hwbmpq.allocate import InfeasibleBudget

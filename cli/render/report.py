@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import hwbmpq
 from hwbmpq.cli.console import Console, Text, escape
 from hwbmpq.cli.render.plan import plan_strip, print_plan, strip
-from hwbmpq.cli.render.tables import counted, in_bytes, plain_table, print_remarks, print_table, shorten
+from hwbmpq.cli.render.tables import in_bytes, plain_table, print_remarks, print_table, shorten
+from hwbmpq.units import counted
 
 if TYPE_CHECKING:
     from hwbmpq.export import SizeAccount

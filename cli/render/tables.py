@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 
 from hwbmpq.cli.console import Console, Text, escape
-from hwbmpq.units import amount
+from hwbmpq.units import amount, counted
 from hwbmpq.values import Layer
 
 if TYPE_CHECKING:
@@ -82,11 +82,6 @@ def bar(share: float, width: int) -> str:
     eighths = round(min(max(share, 0.0), 1.0) * width * 8)
     full, rest = divmod(eighths, 8)
     return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
-
-
-def counted(count: int, noun: str) -> str:
-    """``1 layer``, ``2 layers``."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def compact(count: int) -> str:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import hwbmpq
 from hwbmpq.cli.console import Console, Text, escape
-from hwbmpq.cli.render.tables import counted, plain_table, print_remarks, print_table
-from hwbmpq.units import amount
+from hwbmpq.cli.render.tables import plain_table, print_remarks, print_table
+from hwbmpq.units import amount, counted
 
 if TYPE_CHECKING:
     from hwbmpq.hardware import HardwareProfile

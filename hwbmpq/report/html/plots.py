@@ -27,7 +27,7 @@ from hwbmpq.report.html.plot_style import (
     readable,
     short,
 )
-from hwbmpq.units import amount, scale
+from hwbmpq.units import amount, counted, scale
 
 _MOST_LAYERS, _MOST_ROWS = 30, 60
 _ROW = 0.22
@@ -236,7 +236,10 @@ def moves_plot(report: RunReport) -> Plot | None:
 
     decisions = sum(epoch.has_decision for epoch in epochs)
     height = min(16.0, 1.6 + _ROW * min(len(layers), _MOST_ROWS))
-    caption = f"{decisions} decisions (dotted lines) moved {len(report.moves)} layers (circles; point at one for the reason)."
+    caption = (
+        f"{counted(decisions, 'decision')} (dotted lines) moved {counted(len(report.moves), 'layer')} "
+        "(circles; point at one for the reason)."
+    )
     return Plot.drawn("moves", height, paint, title="How the widths moved during training", caption=caption)
 
 
