@@ -6,8 +6,7 @@ from torch.nn import functional as F
 from weight_only_networks import NETWORKS
 
 import hwbmpq
-from hwbmpq.hardware import layer_candidates, load_profile, trained_precisions
-from hwbmpq.hardware import profile as profiles
+from hwbmpq.hardware import layer_candidates, load_profile, trained_precisions, widths
 from hwbmpq.quant import quantized_layers
 from hwbmpq.search.pins import fixed_layers
 from hwbmpq.search.space import build_search_space
@@ -29,7 +28,7 @@ def test_every_device_has_widths_for_them(name: str) -> None:
                 assert {precision.activation_bits for precision in choices[layer.name]} == {32}
                 if layer.is_end:
                     op = "linear" if layer.kind == "embedding" else layer.kind
-                    widest = profiles.first_last_precision(profile, op).weight_bits
+                    widest = widths.first_last_precision(profile, op).weight_bits
                     assert [precision.weight_bits for precision in choices[layer.name]] == [widest]
         widest_bits = {layer: max(options) for layer, options in choices.items()}
         trained = trained_precisions(graph, profile, widest_bits)

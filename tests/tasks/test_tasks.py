@@ -131,7 +131,7 @@ def make(): return Good()
     [
         ("Half", r"has no measure\(outputs, targets\)"),
         ("Nameless", "Nameless does not say its metric"),
-        ("Stranger", "is a Stranger, not a hwbmpq.tasks.Task"),
+        ("Stranger", "is not a hwbmpq.tasks.Task but of type Stranger"),
         ("Costly", "raised TypeError when it was made"),
         ("Nothing", "has no Nothing"),
     ],
