@@ -112,12 +112,12 @@ def run_case(chosen: Case, place: Place, checkout: Path = ROOT) -> Seen:
             stderr=err,
             preexec_fn=_limit,
         )
-        code, usage = _wait(process)
+        code, usage, peak_kib = _wait(process)
         texts = [_read(file) for file in (out, err)]
     return Seen(
         code=code,
         cpu_s=usage.ru_utime + usage.ru_stime,
-        mib=usage.ru_maxrss >> 10,
+        mib=peak_kib >> 10,
         out=texts[0],
         err=texts[1],
         executed=place.marker.exists(),
@@ -131,18 +131,25 @@ def _limit() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 28, 1 << 28))
 
 
-def _wait(process: "subprocess.Popen[bytes]") -> tuple[int | None, resource.struct_rusage]:
-    """The exit code (None if it hung) and what it took."""
-    deadline, hung = time.monotonic() + _HANGS_AFTER_S, False
+def _wait(process: "subprocess.Popen[bytes]") -> tuple[int | None, resource.struct_rusage, int]:
+    """The exit code (None if it hung), what it took, and its peak of memory in KiB."""
+    deadline, hung, peak = time.monotonic() + _HANGS_AFTER_S, False, 0
     while True:
+        peak = max(peak, _peak_kib(process.pid))
         pid, status, usage = os.wait4(process.pid, os.WNOHANG)
         if pid:
             process.returncode = os.waitstatus_to_exitcode(status)
-            return None if hung else process.returncode, usage
+            return None if hung else process.returncode, usage, peak
         if time.monotonic() > deadline and not hung:
             hung = True
             process.kill()
         time.sleep(0.02)
+
+
+def _peak_kib(pid: int) -> int:
+    """Of the program itself: ``ru_maxrss`` counts the process that it was forked from, too."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) if found else 0  # it has just ended
 
 
 def _read(file: "tempfile._TemporaryFileWrapper[bytes] | object") -> str:
