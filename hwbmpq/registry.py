@@ -276,7 +276,10 @@ METHODS: Registry[Any] = Registry(
 QUANTIZERS: Registry[Any] = Registry(
     "weight quantizer",
     "hwbmpq.quantizers",
-    dict.fromkeys(("paper", "symmetric"), "hwbmpq.quant.quantizers"),
+    {
+        **dict.fromkeys(("paper", "symmetric"), "hwbmpq.quant.quantizers"),
+        "learned": "hwbmpq.quant.learned",
+    },
     check=_has_method("codes_and_scale(weight, bits)"),
 )
 DATA_SOURCES: Registry[Any] = Registry(

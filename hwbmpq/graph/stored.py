@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.quant.layers import FROZEN, QuantizedLayer, weight_entries
 from hwbmpq.quant.prepare import shared_inputs
-from hwbmpq.quant.quantizers import InputQuantizer
+from hwbmpq.quant.quantizers import InputQuantizer, WeightQuantizer
 from hwbmpq.quant.weights import QuantizedWeight, find_weight
 from hwbmpq.quant.weights import join as join
 from hwbmpq.values import CLIPPING, Layer, StoredState
@@ -52,7 +52,7 @@ def own_state(model: nn.Module) -> dict[str, Tensor]:
     added = {
         join(path, entry)
         for path, module in model.named_modules(remove_duplicate=False)
-        if isinstance(module, (InputQuantizer, QuantizedLayer, QuantizedWeight))
+        if isinstance(module, (InputQuantizer, WeightQuantizer, QuantizedLayer, QuantizedWeight))
         for entry in (*module.added_entries, FROZEN)
     }
     state = {name: value for name, value in model.state_dict(keep_vars=True).items() if name not in added}

@@ -73,14 +73,20 @@ def straight_through(weight: Tensor, codes: Tensor, scale: Tensor, name: str) ->
     return _StraightThrough.apply(weight, quantized)  # type: ignore[no-untyped-call, no-any-return]
 
 
-def fake_quantize_activation(values: Tensor, alpha: Tensor, bits: int, *, signed: bool) -> Tensor:
-    """PACT: clip to [0, α] (signed: [-α, α]), round to ``bits``; α gets the clipped values' gradient.
+def fake_quantize_activation(
+    values: Tensor, alpha: Tensor, bits: int, *, signed: bool, learns_step: bool = False
+) -> Tensor:
+    """Clip to [0, α] (signed: [-α, α]), round to ``bits``. α gets the clipped values' gradient (PACT).
 
+    ``learns_step``: α is trained as a multiple of the step size instead (LSQ), so rounding errors count too.
     ``alpha`` is a scalar tensor; below ``SMALLEST_ALPHA`` it counts as that.
     """
     if values.dtype in HALVES:
-        return fake_quantize_activation(values.float(), alpha.float(), bits, signed=signed).to(values.dtype)
-    return _Pact.apply(values, alpha, bits, signed)  # type: ignore[no-untyped-call, no-any-return]
+        return fake_quantize_activation(
+            values.float(), alpha.float(), bits, signed=signed, learns_step=learns_step
+        ).to(values.dtype)
+    function = _LearnedClip if learns_step else _Pact
+    return function.apply(values, alpha, bits, signed)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def check_finite(values: Tensor, name: str) -> None:
@@ -176,6 +182,44 @@ class _Pact(torch.autograd.Function):
         low = -bound if ctx.signed else -torch.finfo(values.dtype).tiny
         torch.ops.aten.hardtanh_backward.grad_input(gradient, scaled, low, bound, grad_input=result)
         return result, alpha_gradient, None, None
+
+
+class _LearnedClip(torch.autograd.Function):
+    """LSQ with α in place of the step s = α/Q: ∂/∂α is ∂/∂s divided by Q.
+
+    A step of α is to be Q times the step that LSQ's gradient, scaled by 1/√(N·Q), takes s: its gradient is multiplied by
+    Q²/√(N·Q), N being the values of one image.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, alpha: Tensor, bits: int, signed: bool) -> Tensor:
+        quantized = _Pact.forward(ctx, values, alpha, bits, signed)
+        ctx.save_for_backward(values, alpha.clamp_min(SMALLEST_ALPHA), quantized)
+        steps = largest_code(bits, signed=signed)
+        ctx.factor = (
+            steps**1.5 / max(1, values.numel() // max(1, len(values))) ** 0.5 if values.dim() else 1.0
+        )
+        return quantized
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = gradients
+        values, alpha, quantized = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            passed, _ = _differentiable_gradients(gradient, values, alpha, ctx.signed)
+            slope = (gradient * quantized.detach()).sum() - (passed * values).sum()
+            return passed, slope * ctx.factor / alpha, None, None
+        scaled, bound = (values, alpha.item()) if _can_read(alpha) else (values / alpha, 1.0)
+        low = -bound if ctx.signed else -torch.finfo(values.dtype).tiny
+        passed = torch.ops.aten.hardtanh_backward(gradient, scaled, low, bound)
+        alpha_gradient = None
+        if ctx.needs_input_grad[1]:
+            # Inside, a value's slope is its rounding error over α; where clipped, ±1, which is the quantized value over α.
+            scratch = torch.mul(gradient, quantized)
+            slope = scratch.sum()
+            slope -= torch.mul(passed, values, out=scratch).sum()
+            alpha_gradient = slope * ctx.factor / alpha
+        return passed, alpha_gradient, None, None
 
 
 def _differentiable_gradients(

@@ -1,6 +1,6 @@
 """Layers that quantize their weight and their input, and are otherwise unchanged."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -60,6 +60,8 @@ class QuantizedLayer(MadeClass, HasPrecision, LoadsFloatCheckpoints):
     layer_name: str
     input_quantizer: InputQuantizer
     """Shared by all layers that read one tensor."""
+    on_input: Callable[[Tensor, Tensor], Tensor] | None = None
+    """Called with the input and what it was rounded to; what it returns is multiplied with. For measurements."""
 
     def set_precision(self, precision: Precision) -> None:
         self.weight_quantizer.set_bits(precision.weight_bits)
@@ -97,7 +99,10 @@ class QuantizedLayer(MadeClass, HasPrecision, LoadsFloatCheckpoints):
         return self.weight_quantizer(weight if frozen is None else frozen)  # type: ignore[no-any-return]
 
     def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:  # named as in torch.nn
-        return self.multiply(self.input_quantizer(input, self.activation_bits), *args, **kwargs)
+        values = self.input_quantizer(input, self.activation_bits)
+        if not torch.compiler.is_compiling() and self.on_input is not None:
+            values = self.on_input(input, values)
+        return self.multiply(values, *args, **kwargs)
 
     def multiply(self, values: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """The layer's own forward, its product taken with the quantized weight.

@@ -103,7 +103,11 @@ def quantize_layers(
         readers = [modules[name] for name in shared.readers]
         like: Any = readers[0].weight
         input_quantizer = InputQuantizer(
-            signed=shared.signed, trainable=shared.trainable, name=shared.name, like=like
+            signed=shared.signed,
+            trainable=shared.trainable,
+            name=shared.name,
+            like=like,
+            learns_step=weight_quantizer.learns_inputs,
         ).train(readers[0].training)
         for module, (name, axis) in zip(readers, shared.readers.items(), strict=True):
             _quantize_in_place(module, name, axis, input_quantizer, weight_quantizer)

@@ -19,14 +19,13 @@ from torch.utils.hooks import RemovableHandle
 from hwbmpq.distributed import is_distributed
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.quant.functional import (
-    SMALLEST_ALPHA,
     check_finite,
     fake_quantize_activation,
-    largest_code,
     max_scale_codes,
     quantize_weight,
     straight_through,
 )
+from hwbmpq.quant.scales import best_clip
 from hwbmpq.registry import QUANTIZERS
 from hwbmpq.values import FLOAT_BITS
 
@@ -68,6 +67,8 @@ class WeightQuantizer(LoadsFloatCheckpoints):
     """
 
     added_entries: ClassVar[tuple[str, ...]] = ()
+    learns_inputs: ClassVar[bool] = False
+    """Whether the clipping points of inputs are trained by LSQ's gradient, not by PACT's."""
 
     def __init__(self, *, channel_axis: int | None, name: str, like: Tensor) -> None:
         """``like`` is the layer's weight: its shape, dtype and device are those of what will be rounded."""
@@ -88,6 +89,9 @@ class WeightQuantizer(LoadsFloatCheckpoints):
     def set_bits(self, bits: int) -> None:
         """Switch the width."""
         self.bits = bits
+
+    def take_scale(self, scale: Tensor) -> None:
+        """Be told the scale that the weight was just rounded with. Quantizers that derive it from the weight ignore it."""
 
     def forward(self, weight: Tensor) -> Tensor:
         """The weight as the layer multiplies with it; the gradient passes straight through."""
@@ -157,8 +161,6 @@ OBSERVED_BITS = 16
 """At this width the observed range is used instead of PACT: there is nothing to gain by clipping."""
 
 CALIBRATION_BATCHES = 8
-_SAMPLE = 2**14  # elements looked at when α is initialised: enough to place a clipping point
-_CLIP_CANDIDATES = 40
 
 
 class _Calibration:
@@ -180,7 +182,8 @@ class _Calibration:
 
 
 class InputQuantizer(LoadsFloatCheckpoints):
-    """Clips a tensor at a trainable α and rounds it (PACT); at 16 bits, uses the range seen in training.
+    """Clips a tensor at a trainable α and rounds it (PACT, or LSQ if it ``learns_step``); at 16 bits, uses the range
+    seen in training.
 
     α is initialised from the first training batches: the clipping point with the least squared error at the
     width in use. For the network's own input it stays there, since training does not change that input and
@@ -193,9 +196,12 @@ class InputQuantizer(LoadsFloatCheckpoints):
     alpha: nn.Parameter
     observed: Tensor
 
-    def __init__(self, *, signed: bool, trainable: bool, name: str, like: Tensor) -> None:
+    def __init__(
+        self, *, signed: bool, trainable: bool, name: str, like: Tensor, learns_step: bool = False
+    ) -> None:
         super().__init__()
         self.signed = signed
+        self.learns_step = learns_step
         self.trainable = trainable
         self.name = name
         self.alpha = nn.Parameter(torch.ones((), dtype=like.dtype, device=like.device))
@@ -225,7 +231,9 @@ class InputQuantizer(LoadsFloatCheckpoints):
             return fake_quantize_activation(values, self.observed, bits, signed=self.signed)
         if not known.is_complete and (self.training or not known.has_alpha):
             self._calibrate(values, bits)
-        return fake_quantize_activation(values, self.alpha, bits, signed=self.signed)
+        return fake_quantize_activation(
+            values, self.alpha, bits, signed=self.signed, learns_step=self.learns_step
+        )
 
     def _observe(self, values: Tensor) -> None:
         """Widen the range to the largest magnitude seen."""
@@ -258,7 +266,11 @@ class InputQuantizer(LoadsFloatCheckpoints):
 
     def set_width(self, reader: str, bits: int) -> None:
         """Note a reader's width. α trains only while a reader uses it: DDP expects a gradient for every trainable parameter."""
+        is_new = self._widths.get(reader, bits) != bits
         self._widths[reader] = bits
+        if is_new and self.learns_step and bits < OBSERVED_BITS:
+            # A clipping point that suits 4 bits is too wide for 2: start again from the next batches.
+            self.set_extra_state(torch.tensor([0, self.calibration.has_range]))
         is_used = any(width < OBSERVED_BITS for width in self._widths.values())
         self.alpha.requires_grad_(self.trainable and is_used)
 
@@ -304,18 +316,3 @@ def _mean_over_ranks(best: Tensor | None, like: Tensor) -> Tensor | None:
     total = torch.stack([point, like.new_tensor(float(best is not None))])
     distributed.all_reduce(total)
     return total[0] / total[1] if bool(total[1]) else None
-
-
-def best_clip(values: Tensor, bits: int, *, signed: bool) -> Tensor:
-    """The clipping point with the least squared quantization error on a sample of ``values``."""
-    sample = values.flatten()
-    sample = sample[:: max(1, sample.numel() // _SAMPLE)].float()
-    if not signed:
-        sample = sample.clamp_min(0)
-    peak = values.abs().amax() if signed else values.amax()
-    peak = peak.float().clamp_min(SMALLEST_ALPHA)
-    candidates = peak * torch.linspace(1 / _CLIP_CANDIDATES, 1, _CLIP_CANDIDATES, device=values.device)
-    steps = largest_code(bits, signed=signed)
-    unit = (sample / candidates[:, None]).clamp_(-1, 1)  # (candidates, sample)
-    errors = (unit.mul_(steps).round_().mul_(candidates[:, None] / steps) - sample).square_().sum(1)
-    return candidates[errors.argmin()].to(values.dtype)

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import hwbmpq
-from hwbmpq.export import PackedFileError, save_packed
+from hwbmpq.export import PackedFile, PackedFileError, read_packed, save_packed
 from hwbmpq.quant import assign, prepare
 
 CHECKSUM = "0" * 64
@@ -295,12 +295,24 @@ def test_codes_that_are_none(good: bytes, tmp_path: Path) -> None:
     refused(changed(good, "3.weight", b"\xff"), tmp_path, r"3\.weight: a code is outside of ±3")
 
 
-def test_codes_that_do_not_reach_the_end_of_their_range(good: bytes, tmp_path: Path) -> None:
-    """The network would find another scale for them, and compute something else."""
+def test_codes_that_do_not_reach_the_end_of_their_range_keep_the_stored_scale(
+    good: bytes, tmp_path: Path
+) -> None:
+    """The paper's quantizer would find another scale for them; learned ones need not use the whole range."""
     header, _ = parts(good)
     size = header["3.weight"]["shape"][0]
-    zeros = sum(3 << 3 * place for place in range(size * 8 // 3)).to_bytes(size, "little")
-    refused(changed(good, "3.weight", zeros), tmp_path, r"3\.weight: codes and scales do not belong together")
+    ones = sum(4 << 3 * place for place in range(size * 8 // 3)).to_bytes(size, "little")
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(changed(good, "3.weight", ones))
+    weight = read_packed(path).weights()["3"]
+    assert bool((weight.codes == 1).all())
+    assert torch.equal(weight.scale, read_packed_bytes(good, tmp_path).weights()["3"].scale)
+
+
+def read_packed_bytes(data: bytes, folder: Path) -> PackedFile:
+    path = folder / "unchanged.safetensors"
+    path.write_bytes(data)
+    return read_packed(path)
 
 
 # JSON

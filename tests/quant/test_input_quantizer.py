@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hwbmpq.errors import NonFiniteError
 from hwbmpq.quant import CALIBRATION_BATCHES, InputQuantizer, fake_quantize_activation
-from hwbmpq.quant.quantizers import best_clip
+from hwbmpq.quant.scales import best_clip
 
 
 @pytest.fixture
@@ -251,3 +251,10 @@ def test_the_unsigned_clip_ignores_negative_values() -> None:
 
 def test_the_signed_clip_looks_at_magnitudes() -> None:
     torch.testing.assert_close(best_clip(-batch(0), 4, signed=True), best_clip(batch(0), 4, signed=True))
+
+
+def test_best_clip_looks_at_the_whole_image_not_at_one_column() -> None:
+    """With 64 images of 16x32x32, every 64th element would be from the first column: here, zeros."""
+    values = torch.rand(64, 16, 32, 32, generator=torch.Generator().manual_seed(0))
+    values[..., 0] = 0.0
+    assert float(best_clip(values, 2, signed=False)) > 0.8

@@ -26,7 +26,7 @@ from hwbmpq.registry import QUANTIZERS
 
 
 class LearnedScale(WeightQuantizer):
-    """A scale that trains, as LSQ's: what step sizes will need of the protocol."""
+    """A plug-in's scale that trains."""
 
     added_entries = ("scale", "_extra_state")
 
@@ -67,13 +67,13 @@ class LearnedScale(WeightQuantizer):
 
 
 @pytest.fixture(autouse=True)
-def learned() -> Iterator[None]:
-    QUANTIZERS.add("learned", LearnedScale)
+def plugged() -> Iterator[None]:
+    QUANTIZERS.add("plugged", LearnedScale)
     yield
-    QUANTIZERS.remove("learned")
+    QUANTIZERS.remove("plugged")
 
 
-every_quantizer = pytest.mark.parametrize("quantizer", ["paper", "symmetric", "learned"])
+every_quantizer = pytest.mark.parametrize("quantizer", ["paper", "symmetric", "learned", "plugged"])
 
 
 def prepared(model: nn.Module, images: Tensor, **options: Any) -> nn.Module:
@@ -132,7 +132,7 @@ def test_quantizers_that_learn_nothing_leave_no_trace_in_the_state(
 
 
 def test_what_quantizers_learn_has_a_group_of_its_own(tiny_cnn: nn.Module, images: Tensor) -> None:
-    prepared(tiny_cnn, images, quantizer="learned")
+    prepared(tiny_cnn, images, quantizer="plugged")
     own, alphas, scales = parameter_groups(tiny_cnn, weight_decay=0.1, alpha_weight_decay=0.2)
     layers = layers_of(tiny_cnn).values()
     assert {id(p) for p in scales["params"]} == {id(layer.weight_quantizer.scale) for layer in layers}
@@ -142,7 +142,7 @@ def test_what_quantizers_learn_has_a_group_of_its_own(tiny_cnn: nn.Module, image
 
 def test_learned_scales_train_start_anew_and_load(tiny_cnn: nn.Module, images: Tensor) -> None:
     floats = tiny_cnn.state_dict()
-    prepared(tiny_cnn, images, quantizer="learned", per_channel=True)
+    prepared(tiny_cnn, images, quantizer="plugged", per_channel=True)
     twin = copy.deepcopy(tiny_cnn)
     tiny_cnn.train()(images).square().mean().backward()
     scale = tiny_cnn[3].weight_quantizer.scale

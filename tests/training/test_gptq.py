@@ -6,7 +6,8 @@ from torch import Tensor
 
 from hwbmpq.quant import fake_quantize_weight
 from hwbmpq.quant.functional import largest_code
-from hwbmpq.training.ptq.rounding import best_scale, damped, gptq_round, nearest_codes
+from hwbmpq.quant.scales import best_scale, nearest_codes
+from hwbmpq.training.ptq.rounding import damped, gptq_round
 
 every_width = pytest.mark.parametrize("bits", range(2, 9))
 

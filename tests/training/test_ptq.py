@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import hwbmpq
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.quant import InputQuantizer, assign, prepare, quantized_layers
-from hwbmpq.quant.quantizers import best_clip
+from hwbmpq.quant.scales import best_clip
 from hwbmpq.training.ptq.calibration import (
     CapturedInput,
     InputCapture,

@@ -34,6 +34,7 @@ from hwbmpq.export.packed.container import (
 )
 from hwbmpq.export.stored_weights import StoredWeight, canonical_codes
 from hwbmpq.quant import CALIBRATION_BATCHES
+from hwbmpq.quant.scales import nearest_codes
 from hwbmpq.values import FLOAT_BITS, is_width
 
 SCHEMA: Final = "hwbmpq/packed/v1"
@@ -223,10 +224,16 @@ class PackedFile:
         return weight
 
     def _check_stable(self, layer: PackedLayer, weight: StoredWeight) -> None:
-        """The network will quantize these values again, and must find the codes that are stored."""
+        """The network will quantize these values again, and must find the codes that are stored.
+
+        The paper's quantizer finds the scale in the values; with a learned one it is given.
+        """
         values = weight.values().to(DTYPES[layer.dtype])
         codes, scale = canonical_codes(values, weight.bits, weight.channel_axis)
-        if not torch.equal(codes, weight.codes.to(codes.dtype)) or not torch.equal(scale, weight.scale):
+        if torch.equal(codes, weight.codes.to(codes.dtype)) and torch.equal(scale, weight.scale):
+            return
+        codes = nearest_codes(values.to(weight.scale.dtype), weight.scale, weight.bits)
+        if not torch.equal(codes, weight.codes.to(codes.dtype)):
             raise PackedFileError(f"{self.path}: {layer.weight}: codes and scales do not belong together")
 
 

@@ -18,6 +18,7 @@ from hwbmpq.models import load_model
 from hwbmpq.models.bounded import bytes_to_build
 from hwbmpq.quant import assign, quantized_layers
 from hwbmpq.quant.layers import MadeClass
+from hwbmpq.quant.learned import LearnedStepQuantizer
 from hwbmpq.quant.prepare import SharedInput, quantize_layers
 from hwbmpq.quant.quantizers import InputQuantizer
 from hwbmpq.quant.weights import QuantizedWeight, can_hold
@@ -47,6 +48,7 @@ def restore(model: nn.Module, file: PackedFile) -> nn.Module:
     _set_weights(model, file, weights)
     _set_quantizers(file, quantizers, points)
     model.load_state_dict(tensors | aliases, strict=False)  # names were compared; the rest is set already
+    _keep_scales(model, weights)
     _lay_out(model, torch.channels_last if file.metadata.channels_last else torch.contiguous_format)
     return model.eval()
 
@@ -90,6 +92,22 @@ def _set_weights(model: nn.Module, file: PackedFile, weights: Mapping[str, Store
         if layer.is_computed:
             like: Tensor = module.weight  # type: ignore[assignment]
             module.freeze_weight(values.to(like.device))
+
+
+def _keep_scales(model: nn.Module, weights: Mapping[str, StoredWeight]) -> None:
+    """Give layers a quantizer with the stored scale, unless the paper's finds it in the weights."""
+    for name, module in quantized_layers(model):
+        if name not in weights:
+            continue
+        own, stored = module.weight_quantizer, weights[name]
+        values = stored.values()
+        codes, scale = own.codes_and_scale(values)
+        if torch.equal(codes, stored.codes.to(codes.dtype)) and torch.equal(scale, stored.scale):
+            continue
+        learned = LearnedStepQuantizer(channel_axis=own.channel_axis, name=own.name, like=values)
+        learned.set_bits(own.bits)
+        learned.take_scale(stored.scale)
+        module.weight_quantizer = learned
 
 
 def _set_quantizers(file: PackedFile, quantizers: Iterable[InputQuantizer], points: Tensor) -> None:

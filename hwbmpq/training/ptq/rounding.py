@@ -12,41 +12,15 @@ from hwbmpq.data.inputs import ModelInputs
 from hwbmpq.quant import assign, quantized_layers
 from hwbmpq.quant.functional import TERNARY_BITS, largest_code
 from hwbmpq.quant.layers import QuantizedLayer, eval_mode, float_weights
+from hwbmpq.quant.scales import best_scale, nearest_codes
 from hwbmpq.quant.weights import QuantizedWeight
 from hwbmpq.training.ptq.calibration import Batches, CapturedInput, InputCapture, inputs_of
 from hwbmpq.values import FLOAT_BITS
 
-_CANDIDATES = 64
-_SMALLEST_CLIP = 0.2
-"""Share of the largest magnitude below which no clipping point is tried."""
 _DAMPING = 0.01
 """Share of the mean diagonal that is added to it (Frantar et al. 2022 use the same)."""
 _BLOCK = 64
 """Columns after which the rest is updated: one large product instead of many thin ones."""
-
-
-def best_scale(rows: Tensor, bits: int, importance: Tensor | None = None) -> Tensor:
-    """The scale of each row of (rows, n) with the least squared error, shape (rows, 1); 1 where all is zero.
-
-    ``importance`` weighs the errors; anything that broadcasts to the rows' shape.
-    """
-    top = largest_code(bits, signed=True)
-    peak = rows.abs().amax(dim=1, keepdim=True)
-    peak = torch.where(peak < torch.finfo(peak.dtype).tiny * top, top, peak)
-    least, best = torch.full_like(peak, torch.inf), peak / top
-    for share in torch.linspace(1.0, _SMALLEST_CLIP, _CANDIDATES).tolist():
-        scale = peak * share / top
-        error = (nearest_codes(rows, scale, bits).mul_(scale) - rows).square_()
-        total = (error if importance is None else error.mul_(importance)).sum(dim=1, keepdim=True)
-        best = torch.where(total < least, scale, best)
-        least = torch.minimum(total, least)
-    return best
-
-
-def nearest_codes(values: Tensor, scale: Tensor, bits: int) -> Tensor:
-    """The nearest codes, clipped to the range."""
-    top = largest_code(bits, signed=True)
-    return (values / scale).round_().clamp_(-top, top)
 
 
 def gptq_round(weight: Tensor, scale: Tensor, bits: int, moments: Tensor) -> Tensor:
@@ -192,6 +166,7 @@ def _round_to_nearest(layer: QuantizedLayer | QuantizedWeight) -> None:
     rounded = nearest_codes(rows, scale, layer.weight_bits) * scale
     moved = weight.shape if axis is None else weight.movedim(axis, 0).shape
     weight.copy_(rounded.view(moved) if axis is None else rounded.view(moved).movedim(0, axis))
+    layer.weight_quantizer.take_scale(scale)
 
 
 class _Enough(Exception):  # noqa: N818 (not an error: the rest of the forward pass is not needed)
@@ -262,6 +237,7 @@ def _round_by(moments: _Moments, layer: QuantizedLayer) -> None:
         quantized, exact = moments.sums / moments.count
         bias.add_((rows @ exact - rounded @ quantized).flatten())
     weight.copy_(rounded.view_as(weight))
+    layer.weight_quantizer.take_scale(scale)
 
 
 def _compensation(drift: Tensor, products: Tensor) -> Tensor:
