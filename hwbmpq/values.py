@@ -235,31 +235,40 @@ class Sensitivity:
     """By layer name and weight width: what quantizing the weights so is expected to cost."""
     remarks: tuple[str, ...] = ()
     """What to know before believing them."""
+    activation_errors: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    """By layer name and activation width: what quantizing the layer's input so is expected to cost; of layers that have
+    several such widths to choose from."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "method": self.method,
             "scores": dict(self.scores),
-            "errors": {
-                layer: {str(bits): error for bits, error in errors.items()}
-                for layer, errors in self.errors.items()
-            },
+            "errors": _with_text_keys(self.errors),
             "remarks": list(self.remarks),
+            "activation_errors": _with_text_keys(self.activation_errors),
         }
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Sensitivity":
-        """What ``to_dict`` wrote."""
-        errors = {
-            layer: {int(bits): error for bits, error in by_bits.items()}
-            for layer, by_bits in content["errors"].items()
-        }
+        """What ``to_dict`` wrote, in this version or before there were errors of activations."""
+        errors, activation_errors = (
+            {
+                layer: {int(bits): error for bits, error in by_bits.items()}
+                for layer, by_bits in content.get(kind, {}).items()
+            }
+            for kind in ("errors", "activation_errors")
+        )
         return cls(
             method=content["method"],
             scores=content["scores"],
             errors=errors,
             remarks=tuple(content["remarks"]),
+            activation_errors=activation_errors,
         )
+
+
+def _with_text_keys(errors: Mapping[str, Mapping[int, float]]) -> dict[str, dict[str, float]]:
+    return {layer: {str(bits): error for bits, error in by_bits.items()} for layer, by_bits in errors.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -73,9 +73,33 @@ def weight_bits(choice: Choice) -> int:
     return choice[0] if isinstance(choice, tuple) else choice
 
 
+def _activation_bits(choice: Choice) -> int:
+    if isinstance(choice, Precision):
+        return choice.activation_bits
+    return choice[1] if isinstance(choice, tuple) else 0
+
+
+WITHOUT_ACTIVATIONS = ("linear", "hawq")
+"""Objectives for which one weight width is worth the same whatever the activations."""
+
+
+def without_activations(objective: str) -> AllocationError:
+    return AllocationError(
+        f"the objective {objective} values weight widths alone, and cannot choose activation widths apart",
+        hint="use the objective error, or a rule for activations (--activation-bits same)",
+    )
+
+
+def _refuse_apart(objective: str, choices: Choices) -> None:
+    for options in choices.values():
+        if len({weight_bits(choice) for choice in options}) < len(options):
+            raise without_activations(objective)
+
+
 @register_objective("linear")
 def linear(sensitivity: Sensitivity, choices: Choices) -> Table:
     """The paper's: sensitivity times the position of the width among the candidates."""
+    _refuse_apart("linear", choices)
     free = [options for options in choices.values() if len(options) > 1]
     widths = sorted({weight_bits(choice) for options in free for choice in options})
     return {
@@ -89,13 +113,42 @@ def linear(sensitivity: Sensitivity, choices: Choices) -> Table:
 
 @register_objective("error")
 def error(sensitivity: Sensitivity, choices: Choices) -> Table:
-    """Expected error that is saved against the layer's narrowest width; big layers count as big."""
-    return _saved_errors(sensitivity, choices, dict.fromkeys(choices, 1.0))
+    """Expected loss that is saved against the layer's narrowest widths, of weights and of activations."""
+    weights = _saved_errors(sensitivity, choices, dict.fromkeys(choices, 1.0))
+    return {
+        layer: {
+            choice: value + _saved_by_activations(sensitivity, layer, choice, choices[layer])
+            for choice, value in values.items()
+        }
+        for layer, values in weights.items()
+    }
+
+
+def _saved_by_activations(
+    sensitivity: Sensitivity, layer: str, choice: Choice, options: Sequence[Choice]
+) -> float:
+    """Nothing where all choices have one activation width, or each weight width its own and no errors are known."""
+    widths = {_activation_bits(option) for option in options}
+    if len(widths) < 2:
+        return 0.0
+    errors = sensitivity.activation_errors.get(layer, {})
+    missing = sorted(widths - set(errors))
+    if not missing:
+        return errors[min(widths)] - errors[_activation_bits(choice)]
+    if len({weight_bits(option) for option in options}) == len(options):
+        return 0.0
+    raise AllocationError(
+        f"the sensitivity has no error of what layer {layer!r} reads at {', '.join(map(str, missing))} bits, which "
+        "choosing activations apart needs",
+        hint="measure it (--sensitivity enbg with --activation-bits apart), or use a rule for activations "
+        "(--activation-bits same)",
+    )
 
 
 @register_objective("hawq")
 def hawq(sensitivity: Sensitivity, choices: Choices) -> Table:
     """HAWQ's: average Hessian trace times the squared weight error that is saved."""
+    _refuse_apart("hawq", choices)
     if sensitivity.method not in _TRACES:
         raise AllocationError(
             f"the objective hawq needs Hessian traces; the sensitivity is {sensitivity.method}",

@@ -14,6 +14,10 @@ PAPER_WIDTHS = {2, 4}
 """BMPQ's candidates, taken where a device has them."""
 WIDEST_INTEGER_ACTIVATION = 8
 END_BITS = 16
+APART = "apart"
+"""Every activation width that runs with a weight width is a candidate, not one by a rule."""
+APART_WIDTHS = {2, 4, 8}
+"""Activation widths that are candidates then by default, where a device has them."""
 
 
 def op_of(layer: Layer) -> str:
@@ -114,14 +118,17 @@ def candidates(
     bits: Sequence[int] | None = None,
     *,
     activation_bits: str | int = "same",
+    activation_widths: Sequence[int] | None = None,
     op: str = "*",
 ) -> tuple[Precision, ...]:
-    """One ``Precision`` per candidate weight width, ascending.
+    """One ``Precision`` per candidate weight width, ascending; with ``apart``, one per pair of widths.
 
     ``bits``: the weight widths, each of which must be supported; by default the device's among {2, 4}, or all it
     has if that leaves nothing to choose. ``activation_bits`` says which activation width goes with them: ``same``
     (or the next wider one that runs with it), ``widest`` (one for all, at most 8 bits where integer, else float),
-    ``float``, or a number. Of several pairs, those with an existing kernel are preferred.
+    ``float``, or a number. Of several pairs, those with an existing kernel are preferred. ``apart``: all pairs that the
+    device runs, their activations among ``activation_widths``, by default 2, 4 and 8 bits, or all up to 8 if it has none
+    of these.
     """
     if bits is None:
         bits = weight_widths(profile, op)
@@ -134,6 +141,8 @@ def candidates(
     finder = WidthFinder(profile)
     activations = [{pair.activation.bits for pair in pairs} for pairs in runs.values()]
     common = set.intersection(*activations) if activations else set()
+    if activation_bits == APART:
+        return _pairs_apart(profile, runs, activation_widths, op)
     found = []
     for width, pairs in runs.items():
         chosen = _activation(pairs, width, activation_bits, common)
@@ -142,6 +151,29 @@ def candidates(
         precision = Precision(weight_bits=width, activation_bits=chosen)
         finder.execution(op, precision)  # raises if the device does not run it
         found.append(precision)
+    return tuple(found)
+
+
+def _pairs_apart(
+    profile: HardwareProfile, runs: Mapping[int, list[WidthPair]], wanted: Sequence[int] | None, op: str
+) -> tuple[Precision, ...]:
+    """Every weight width with every activation width that runs with it; float where no integer does."""
+    has = {pair.activation.bits for pairs in runs.values() for pair in pairs if not pair.activation.is_float}
+    missing = [str(bits) for bits in wanted or () if bits not in has]
+    if missing and has:
+        raise _unsupported(profile, op, f"{', '.join(missing)}-bit activations")
+    usual = has & APART_WIDTHS or {bits for bits in has if bits <= WIDEST_INTEGER_ACTIVATION} or has
+    allowed = usual if wanted is None else set(wanted)
+    found = []
+    for width, pairs in runs.items():
+        integers = {pair.activation.bits for pair in pairs if not pair.activation.is_float}
+        floats = [pair.activation.bits for pair in pairs if pair.activation.is_float]
+        widths = sorted(integers & allowed) or ([] if integers else sorted(floats)[:1])
+        if not widths:
+            raise _unsupported(
+                profile, op, f"{width}-bit weights and {', '.join(map(str, sorted(allowed)))}-bit activations"
+            )
+        found += [Precision(weight_bits=width, activation_bits=bits) for bits in widths]
     return tuple(found)
 
 
@@ -180,7 +212,7 @@ def _activation(runs: Sequence[WidthPair], width: int, policy: str | int, common
         return next(iter([*narrow[-1:], *floats, *integers]), None)
     if policy == "float":
         return next(iter(floats), None)
-    raise ValueError(f"activation_bits={policy!r}: use 'same', 'widest', 'float' or a number")
+    raise ValueError(f"activation_bits={policy!r}: use 'same', 'widest', 'apart', 'float' or a number")
 
 
 def first_last_precision(profile: HardwareProfile, op: str = "*") -> Precision:
@@ -205,6 +237,7 @@ def layer_candidates(
     bits: Sequence[int] | None = None,
     *,
     activation_bits: str | int = "same",
+    activation_widths: Sequence[int] | None = None,
 ) -> dict[str, tuple[Precision, ...]]:
     """The precisions that each layer may take, by name: ``candidates`` of its operation, or its one
     precision if it is an end of the network. Weight-only layers take the weight widths of these, and read floats."""
@@ -214,7 +247,7 @@ def layer_candidates(
         key = (op_on(profile, layer), layer.weight_only, layer.is_end)
         if key not in by_op:
             try:
-                by_op[key] = _options(profile, key, bits, activation_bits)
+                by_op[key] = _options(profile, key, bits, activation_bits, activation_widths)
             except UnsupportedPrecisionError as error:
                 raise UnsupportedPrecisionError(
                     f"layer {layer.name!r} ({key[0]}): {error}", hint=error.hint
@@ -224,13 +257,18 @@ def layer_candidates(
 
 
 def _options(
-    profile: HardwareProfile, key: tuple[str, bool, bool], bits: Sequence[int] | None, policy: str | int
+    profile: HardwareProfile,
+    key: tuple[str, bool, bool],
+    bits: Sequence[int] | None,
+    policy: str | int,
+    activation_widths: Sequence[int] | None,
 ) -> tuple[Precision, ...]:
     op, weight_only, is_end = key
     if is_end:
         found: tuple[Precision, ...] = (first_last_precision(profile, op),)
     else:
-        found = candidates(profile, bits, activation_bits="same" if weight_only else policy, op=op)
+        policy = "same" if weight_only else policy
+        found = candidates(profile, bits, activation_bits=policy, activation_widths=activation_widths, op=op)
     if not weight_only:
         return found
     widths = sorted({precision.weight_bits for precision in found})
@@ -253,6 +291,22 @@ def trained_precisions(
         else finder.execution(op_of(layer), bits[layer.name]).pair.trained(bits[layer.name])
         for layer in layers
     }
+
+
+def are_apart(options: Sequence[Precision]) -> bool:
+    """Whether a layer may take one weight width with several activation widths."""
+    return len({precision.weight_bits for precision in options}) < len(options)
+
+
+def uniform_pair(choices: Mapping[str, Sequence[Precision]], pair: Precision) -> dict[str, Precision]:
+    """Every layer at one pair of widths; where a layer does not have it, at its next wider or else its widest."""
+    found = {}
+    for name, options in choices.items():
+        weights = sorted({p.weight_bits for p in options})
+        width = next((bits for bits in weights if bits >= pair.weight_bits), weights[-1])
+        same = sorted(p for p in options if p.weight_bits == width)
+        found[name] = next((p for p in same if p.activation_bits >= pair.activation_bits), same[-1])
+    return found
 
 
 def uniform(choices: Mapping[str, Sequence[Precision]], weight_bits: int) -> dict[str, Precision]:

@@ -7,10 +7,10 @@ from typing import Any
 from pydantic import TypeAdapter
 from torch import nn
 
-from hwbmpq.allocate import Allocation
+from hwbmpq.allocate import Allocation, values_for
 from hwbmpq.allocate.allocation import WrittenAllocation
 from hwbmpq.costs.table import Number, WrittenPrecision
-from hwbmpq.search.space import SearchSpace
+from hwbmpq.search.space import Choices, SearchSpace
 from hwbmpq.sensitivity.measure import Batch, LossFunction
 from hwbmpq.values import Sensitivity
 
@@ -109,7 +109,7 @@ class DecisionContext:
         decided_by = self.sensitivity if decided_by is None else decided_by
         after: Any = allocation.bits
         free = {name: size for name, size in self.sizes.items() if len(self.space.choices[name]) > 1}
-        scores = decided_by.scores if by_scores else {}
+        scores = self.weighed(decided_by, objective) if by_scores else {}
         return Decision(
             epoch=self.epoch,
             method=self.method,
@@ -119,8 +119,29 @@ class DecisionContext:
             before=self.current,
             after=after,
             allocation=replace(allocation, problem=None),  # the whole integer program is not part of it
-            moves=find_moves(self.current, after, scores, self.earlier_scores, free),
+            moves=find_moves(
+                self.current,
+                after,
+                scores,
+                self.earlier_scores,
+                free,
+                what="expected loss"
+                if objective == "error" and decided_by.activation_errors
+                else "sensitivity",
+            ),
         )
+
+    def weighed(self, sensitivity: Sensitivity, objective: str) -> Mapping[str, float]:
+        """By layer: what an objective looks at, the loss that its widths differ by or the sensitivity itself."""
+        return weighed_scores(sensitivity, objective, self.space.choices)
+
+
+def weighed_scores(sensitivity: Sensitivity, objective: str, choices: Choices) -> Mapping[str, float]:
+    """What tells why an objective gave a layer its width."""
+    if objective != "error" or not sensitivity.activation_errors:
+        return sensitivity.scores
+    values = values_for(sensitivity, choices, objective)
+    return {layer: max(of.values()) - min(of.values()) for layer, of in values.items()}
 
 
 def find_moves(
@@ -129,18 +150,20 @@ def find_moves(
     scores: Mapping[str, float],
     earlier_scores: Mapping[str, float],
     sizes: Mapping[str, int],
+    *,
+    what: str = "sensitivity",
 ) -> tuple[Move, ...]:
     """The layers whose width changed, each with the figures that speak for it.
 
     ``scores`` are those of the decision, ``earlier_scores`` those of the one before, if any; ``sizes`` are
-    weights by layer. Ranks and shares are among the layers that have a choice, given by ``sizes``.
+    weights by layer. Ranks and shares are among the layers that have a choice, given by ``sizes``. ``what`` the scores are.
     """
     return tuple(
         Move(
             layer=layer,
             before=before[layer],
             after=after[layer],
-            why=_reason(layer, scores, earlier_scores, sizes),
+            why=_reason(layer, scores, earlier_scores, sizes, what),
         )
         for layer in after
         if after[layer] != before[layer]
@@ -148,7 +171,11 @@ def find_moves(
 
 
 def _reason(
-    layer: str, scores: Mapping[str, float], earlier: Mapping[str, float], sizes: Mapping[str, int]
+    layer: str,
+    scores: Mapping[str, float],
+    earlier: Mapping[str, float],
+    sizes: Mapping[str, int],
+    what: str,
 ) -> str:
     """``rank 3 of 18 (was 9), 12% of the sensitivity for 2.1% of the weights``."""
     if layer not in scores or layer not in sizes:
@@ -157,7 +184,7 @@ def _reason(
     weights = sum(sizes.values()) or 1
     was = f" (was {_rank(layer, earlier, sizes)})" if earlier else ""
     return (
-        f"rank {_rank(layer, scores, sizes)} of {len(sizes)}{was}, {scores[layer] / total:.1%} of the sensitivity "
+        f"rank {_rank(layer, scores, sizes)} of {len(sizes)}{was}, {scores[layer] / total:.1%} of the {what} "
         f"for {sizes[layer] / weights:.1%} of the weights"
     )
 

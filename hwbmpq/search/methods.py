@@ -12,11 +12,13 @@ from hwbmpq.allocate import (
     random_fill,
     reversed_fill,
 )
+from hwbmpq.allocate.objectives import WITHOUT_ACTIVATIONS, without_activations
 from hwbmpq.allocate.solve import solve_problem
 from hwbmpq.costs.earlier import counted_as_in
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import LayerGraph
 from hwbmpq.hardware import HardwareProfile, common_widths, uniform
+from hwbmpq.hardware.widths import are_apart
 from hwbmpq.registry import METHODS, OBJECTIVES, wrong_return
 from hwbmpq.search.config import AllocationConfig
 from hwbmpq.search.decisions import Decision, DecisionContext
@@ -40,6 +42,8 @@ class Method:
     is_optimal: bool = False
     """Whether an integer program finds the best by its own measure."""
     looks_at: frozenset[str] = frozenset({"enbg"})
+    takes_pairs: bool = True
+    """Whether it can choose activation widths apart from weight widths."""
 
     def search_space(
         self, graph: LayerGraph, profile: HardwareProfile, config: AllocationConfig
@@ -55,6 +59,7 @@ class Method:
             config.budgets,
             bits=(bits,) if isinstance(bits, int) else bits,
             activation_bits=config.activation_bits,
+            activation_widths=config.activation_widths,
             pin=config.pin,
             keep_float=config.keep_float,
             needs_budget=self.keeps_budget,
@@ -73,8 +78,19 @@ class Method:
                 "the objective hawq weighs Hessian traces, and bmpq learns bit gradients",
                 hint="use the method hawq, or the objective linear or error",
             )
+        if any(are_apart(options) for options in space.choices.values()):
+            self._check_apart(config.objective)
         if self.keeps_budget:
             check_feasible(space.problem, config.solver)
+
+    def _check_apart(self, objective: str) -> None:
+        if not self.takes_pairs:
+            raise HwbmpqError(
+                f"the method {self.name} has no value for activation widths, and cannot choose them apart",
+                hint="use the method bmpq, or another rule for activations (--activation-bits same)",
+            )
+        if self.name == "bmpq" and objective in WITHOUT_ACTIVATIONS:
+            raise without_activations(objective)
 
 
 def get_method(name: str) -> Method:
@@ -198,6 +214,7 @@ for _method in (
         keeps_budget=False,
         in_float=True,
         looks_at=frozenset(),
+        takes_pairs=False,
     ),
     Method(
         name="hpq",
@@ -206,6 +223,7 @@ for _method in (
         decide=_hpq,
         keeps_budget=False,
         looks_at=frozenset(),
+        takes_pairs=False,
     ),
     Method(
         name="ad",
@@ -215,6 +233,7 @@ for _method in (
         keeps_budget=False,
         takes_all_widths=True,
         looks_at=frozenset({"density"}),
+        takes_pairs=False,
     ),
     Method(
         name="hawq",
@@ -222,6 +241,7 @@ for _method in (
         decides="once",
         decide=_hawq,
         is_optimal=True,
+        takes_pairs=False,
     ),
     Method(
         name="random",

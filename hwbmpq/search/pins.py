@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from hwbmpq.errors import HwbmpqError, UnknownNameError, UnsupportedPrecisionError
 from hwbmpq.graph import LayerGraph
 from hwbmpq.hardware import HardwareProfile, candidates
-from hwbmpq.hardware.widths import WidthFinder, op_on
+from hwbmpq.hardware.widths import APART, WidthFinder, op_on
 from hwbmpq.values import FLOAT_BITS, Layer, Precision, is_width
 
 Pins = Mapping[str, int | str]
@@ -147,7 +147,8 @@ def _precision(
             bits = width.weight_bits if isinstance(width, Precision) else width
             return replace(candidates(profile, [bits], op=op)[0], activation_bits=FLOAT_BITS)
         if isinstance(width, int):
-            return candidates(profile, [width], activation_bits=activation_bits, op=op)[0]
+            policy = "widest" if activation_bits == APART else activation_bits  # pinned: nothing to choose
+            return candidates(profile, [width], activation_bits=policy, op=op)[0]
         WidthFinder(profile).execution(op, width)
     except UnsupportedPrecisionError as error:
         raise UnsupportedPrecisionError(

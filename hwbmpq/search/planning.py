@@ -22,12 +22,13 @@ from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import LayerGraph
 from hwbmpq.graph.layergraph import outline
 from hwbmpq.hardware import uniform
+from hwbmpq.hardware.widths import uniform_pair
 from hwbmpq.quant.layers import eval_mode
 from hwbmpq.report import Alternative, CostReport, LayerFacts, LayerReport, Node, Plan, RunFacts
 from hwbmpq.search.space import Choices, SearchSpace
 from hwbmpq.sensitivity import measure_sensitivity
 from hwbmpq.sensitivity.measure import LossFunction
-from hwbmpq.values import Sensitivity
+from hwbmpq.values import Precision, Sensitivity
 
 _PACKAGES = ("torch", "timm", "pyomo", "highspy", "onnxruntime")
 
@@ -95,11 +96,12 @@ def measure(
     on_batch: Callable[[int], None] | None = None,
     is_trained: bool = False,
     loss: LossFunction | None = None,
+    with_activations: bool = False,
 ) -> Sensitivity:
     """Sensitivity by a short calibration pass, for the candidates of one or several devices; no training.
 
     ``is_trained``: a network that is hardly better than guessing gets a remark. ``loss`` is that of (outputs, targets), by
-    default a classifier's.
+    default a classifier's. ``with_activations``: also what each activation width costs, where a layer has several.
     """
     widths = {
         layer.name: sorted({p.weight_bits for options in choices for p in options[layer.name]})
@@ -118,8 +120,20 @@ def measure(
         widths=widths,
         on_batch=on_batch,
         loss=loss,
+        activation_widths=_activation_widths(choices) if with_activations else {},
     )
     return replace(found, remarks=(*found.remarks, *remarks))
+
+
+def _activation_widths(choices: Sequence[Choices]) -> dict[str, list[int]]:
+    """Of the layers that have several on some device."""
+    several = {
+        name
+        for device in choices
+        for name, options in device.items()
+        if len({precision.activation_bits for precision in options}) > 1
+    }
+    return {name: sorted({p.activation_bits for device in choices for p in device[name]}) for name in several}
 
 
 def _chance_warnings(
@@ -215,7 +229,7 @@ def report_on(
         layers=tuple(_layer_reports(space, sensitivity, allocation)),
         costs={name: _cost_report(space, name, allocation) for name in costs.tables},
         allocation=allocation,
-        alternatives=tuple(_alternative(space, problem, width) for width in costs.widths),
+        alternatives=tuple(_alternatives(space, problem)),
         explanation=explanation,
         objective_range=problem.objective_range,
         is_optimized=is_optimized,
@@ -306,11 +320,21 @@ def _estimates(table: CostTable, bits: Mapping[str, Any]) -> Iterator[str]:
         yield "what is computed outside of layers"
 
 
-def _alternative(space: SearchSpace, problem: AllocationProblem, width: int) -> Alternative:
-    bits = uniform(space.choices, width)
+def _alternatives(space: SearchSpace, problem: AllocationProblem) -> Iterator[Alternative]:
+    """One width for all, or one pair for all where widths are chosen apart."""
+    pairs = space.pairs_apart
+    for pair in pairs:
+        yield _alternative(space, problem, uniform_pair(space.choices, pair), pair.weight_bits, str(pair))
+    for width in () if pairs else space.costs.widths:
+        yield _alternative(space, problem, uniform(space.choices, width), width, space.costs.label(width))
+
+
+def _alternative(
+    space: SearchSpace, problem: AllocationProblem, bits: Mapping[str, Precision], width: int, label: str
+) -> Alternative:
     totals = {name: table.total(bits) for name, table in space.costs.tables.items()}
     return Alternative(
-        label=space.costs.label(width),
+        label=label,
         weight_bits=width,
         costs=totals,
         objective=problem.objective(bits),

@@ -8,8 +8,10 @@ from hwbmpq.allocate import values_for
 from hwbmpq.allocate.ilp import IntegerProgram
 from hwbmpq.allocate.problem import AllocationProblem, build_problem
 from hwbmpq.costs import NetworkCosts, parse_budget, tabulate
+from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import LayerGraph
 from hwbmpq.hardware import HardwareProfile, layer_candidates, remarks_on, trained_precisions
+from hwbmpq.hardware.widths import APART, are_apart
 from hwbmpq.search.pins import FixedLayers, Pins, fixed_layers
 from hwbmpq.values import Precision, Sensitivity
 
@@ -52,6 +54,21 @@ class SearchSpace:
         """Every layer at its widest candidate."""
         return {name: max(options) for name, options in self.choices.items()}
 
+    @property
+    def activation_widths(self) -> dict[str, tuple[int, ...]]:
+        """By layer: the activation widths to choose from, of layers that have several."""
+        found = {
+            name: tuple(sorted({p.activation_bits for p in options}))
+            for name, options in self.choices.items()
+        }
+        return {name: widths for name, widths in found.items() if len(widths) > 1}
+
+    @property
+    def pairs_apart(self) -> tuple[Precision, ...]:
+        """The pairs that layers choose from, if weights and activations are chosen apart; else nothing."""
+        apart = [options for options in self.choices.values() if are_apart(options)]
+        return tuple(sorted({pair for options in apart for pair in options}))
+
     @cached_property
     def problem(self) -> AllocationProblem:
         """What is to be solved, with values of zero."""
@@ -79,6 +96,7 @@ def build_search_space(
     *,
     bits: Sequence[int] | None = None,
     activation_bits: str | int = "auto",
+    activation_widths: Sequence[int] | None = None,
     pin: Pins | None = None,
     keep_float: Sequence[str] = (),
     needs_budget: bool = True,
@@ -86,13 +104,21 @@ def build_search_space(
     """Candidates, costs and budgets of a network on a device; defaults come from the profile.
 
     ``pin`` gives layers their one width, by patterns of their names (``{"head.*": 8, "stem": "W4A8"}``);
-    ``keep_float`` names layers that are not quantized. Without ``needs_budget`` only budgets count that are given.
+    ``keep_float`` names layers that are not quantized. With ``activation_bits="apart"`` a layer's candidates are all pairs
+    that the device runs, activations among ``activation_widths``. Without ``needs_budget`` only budgets count that are given.
     """
+    if activation_widths is not None and activation_bits != APART:
+        raise HwbmpqError(
+            "activation widths to choose from go with widths apart",
+            hint="--activation-bits apart (activation_bits='apart'), or leave out --activation-widths",
+        )
     said: Budgets = budgets or (profile.budgets if needs_budget else {})
     parsed = {name: parse_budget(name, text) for name, text in said.items()}
     wanted = list(dict.fromkeys(["memory", *profile.cost_models, *parsed]))
     fixed = fixed_layers(graph, profile, pin or {}, keep_float)
-    known, why = _activation_policy(graph, profile, list(parsed) or ["memory"], bits, activation_bits, fixed)
+    known, why = _activation_policy(
+        graph, profile, list(parsed) or ["memory"], bits, activation_bits, fixed, activation_widths
+    )
     tables = _with_costs(graph, known, wanted)
     limits = {name: tables.limit(budget) for name, budget in parsed.items() if tables.table(name)}
     asked = {name: str(text) for name, text in said.items()}
@@ -153,6 +179,7 @@ def _activation_policy(
     bits: Sequence[int] | None,
     asked: str | int,
     fixed: FixedLayers,
+    among: Sequence[int] | None = None,
 ) -> tuple[NetworkCosts, str]:
     """The candidates with the budgeted costs, and why these candidates.
 
@@ -160,7 +187,7 @@ def _activation_policy(
     """
 
     def candidates(policy: str | int) -> Choices:
-        free = layer_candidates(graph, profile, bits, activation_bits=policy)
+        free = layer_candidates(graph, profile, bits, activation_bits=policy, activation_widths=among)
         return {**free, **fixed.choices(graph, profile, policy)}
 
     def tabulated(choices: Choices) -> NetworkCosts:
@@ -169,7 +196,8 @@ def _activation_policy(
 
     if asked != "auto":
         found = tabulated(candidates(asked))
-        return found, _not_the_same(found.choices) if asked == "same" else ""
+        remark = {"same": _not_the_same, APART: _not_apart}.get(str(asked), lambda _: "")
+        return found, remark(found.choices)
     widest, same = candidates("widest"), tabulated(candidates("same"))
     if widest == same.choices:
         return same, ""
@@ -206,6 +234,13 @@ def _not_the_same(choices: Choices) -> str:
     if not wider:
         return ""
     return f"the device has no activations as narrow as the weights: {', '.join(map(str, wider))}"
+
+
+def _not_apart(choices: Choices) -> str:
+    """What to say if the device has no weight width with several activation widths."""
+    if any(are_apart(options) for options in choices.values()):
+        return ""
+    return "the device has one activation width for each weight width: there is nothing to choose apart"
 
 
 def _default_memory(costs: NetworkCosts) -> float:

@@ -17,6 +17,7 @@ from hwbmpq.quant import WeightQuantizer, quantize_weight, quantized_layers
 from hwbmpq.quant.functional import HALVES, TERNARY_BITS, largest_code
 from hwbmpq.quant.layers import QuantizedLayer
 from hwbmpq.quant.weights import QuantizedWeight
+from hwbmpq.sensitivity.activations import ActivationErrorMeter
 from hwbmpq.sensitivity.measure import SensitivityInputs, run_steps
 from hwbmpq.sensitivity.registry import register
 from hwbmpq.values import Sensitivity
@@ -76,13 +77,16 @@ class _LayerGradients:
 
 @register("enbg", needs_data=True)
 def measure_enbg(measurement: SensitivityInputs) -> Sensitivity:
-    """ENBG as the score; as errors, the loss that each width is expected to add."""
+    """ENBG as the score; as errors, the loss that each width is expected to add, of weights and of activations."""
     network = measurement.quantized_copy(measurement.precisions)
+    meter = ActivationErrorMeter(network, measurement.activation_widths)
+    meter.watch()
     found = {layer.name: _LayerGradients() for layer in measurement.layers}
     for step in run_steps(measurement, network):
-        for name, gradient in step.gradients().items():
+        for name, gradient in step.gradients(meter.leaves).items():
             q_max = max(measurement.widths[name])
             found[name].add(gradient, step.leaves[name][0].detach(), q_max, step.images)
+        meter.add_step(step.images)
     layers = dict(quantized_layers(network))
     return Sensitivity(
         method="enbg",
@@ -95,6 +99,7 @@ def measure_enbg(measurement: SensitivityInputs) -> Sensitivity:
             for name, sums in found.items()
         },
         remarks=_remarks(found),
+        activation_errors=meter.close(),
     )
 
 
@@ -133,8 +138,12 @@ class BitGradientCollector:
         self._left_out: Tensor | None = None
         """How many steps were not finite, and minus the number of the first."""
 
-    def add_step(self, scaler: Any = None) -> None:
-        """Read the gradients. ``scaler``: a GradScaler whose ``unscale_`` was not called for this step."""
+    def add_step(self, scaler: Any = None, *, images: int = 1) -> None:
+        """Read the gradients. ``scaler``: a GradScaler whose ``unscale_`` was not called for this step.
+
+        ``images`` are those of the step on all ranks: that many times the squared mean gradient of a batch estimates the
+        mean squared gradient of an image.
+        """
         norms, squares, found = [], [], False
         for name, layer in self._layers.items():
             own = cast(Tensor, layer.weight)
@@ -144,7 +153,7 @@ class BitGradientCollector:
                 gradient = weight.new_zeros(())
             # Layers that hold one weight are tied: together they count its gradient once.
             norms.append(bit_gradient_norm(gradient, weight, self._widest[name]) / self._holders[name])
-            squares.append(_mean_square(gradient) if self._with_squares else norms[-1])
+            squares.append(_mean_square(gradient) * images if self._with_squares else norms[-1])
         if not found:
             raise HwbmpqError(
                 "no layer has a gradient, so there is nothing to learn from", hint=ORDER_OF_CALLS

@@ -39,6 +39,7 @@ def _check_width(text: str) -> str:
 
 _Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 _NotNegative = Annotated[_Number, Field(ge=0)]
+_Errors = dict[Annotated[str, AfterValidator(_check_width)], _NotNegative]
 _PLAIN = TypeAdapter(Annotated[dict[str, _NotNegative], Field(min_length=1)])
 
 
@@ -46,7 +47,9 @@ class _Layer(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     score: _Number
-    errors: dict[Annotated[str, AfterValidator(_check_width)], _NotNegative] | None = None
+    errors: _Errors | None = None
+    activation_errors: _Errors | None = None
+    """Written where activations have widths to choose from; files of 0.1.0 have none."""
 
 
 class _Document(BaseModel):
@@ -68,13 +71,15 @@ class _Document(BaseModel):
 
 def save_sensitivity(sensitivity: Sensitivity, path: str | os.PathLike[str], **facts: Any) -> None:
     """Write a JSON file. ``facts`` (model, data …) are kept beside the scores for the reader."""
-    layers = {
+    layers: dict[str, dict[str, Any]] = {
         name: {
             "score": score,
             "errors": {str(bits): error for bits, error in sensitivity.errors.get(name, {}).items()},
         }
         for name, score in sensitivity.scores.items()
     }
+    for name, errors in sensitivity.activation_errors.items():
+        layers[name]["activation_errors"] = {str(bits): error for bits, error in errors.items()}
     document: dict[str, Any] = {"schema": SCHEMA, "method": sensitivity.method, "layers": layers}
     document |= {"remarks": list(sensitivity.remarks)} | ({"facts": facts} if facts else {})
     try:
@@ -104,14 +109,18 @@ def load_sensitivity(path: str | os.PathLike[str]) -> Sensitivity:
 
 
 def _sensitivity(document: _Document) -> Sensitivity:
-    errors = {
-        name: {int(bits): error for bits, error in layer.errors.items()}
-        for name, layer in document.layers.items()
-        if layer.errors
-    }
+    def by_width(errors: dict[str, _Errors | None]) -> dict[str, dict[int, float]]:
+        return {
+            name: {int(bits): error for bits, error in found.items()}
+            for name, found in errors.items()
+            if found
+        }
+
+    layers = document.layers
     return Sensitivity(
         method=document.method,
-        scores={name: layer.score for name, layer in document.layers.items()},
-        errors=errors,
+        scores={name: layer.score for name, layer in layers.items()},
+        errors=by_width({name: layer.errors for name, layer in layers.items()}),
         remarks=tuple(document.remarks),
+        activation_errors=by_width({name: layer.activation_errors for name, layer in layers.items()}),
     )

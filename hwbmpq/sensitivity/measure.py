@@ -7,7 +7,7 @@ and its gradients. They look at the weights that enter the quantizers, not at th
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, cast
 
@@ -48,6 +48,8 @@ class SensitivityInputs:
     seed: int = 0
     loss: LossFunction | None = None
     """None: cross entropy of the scores and labels of a classifier."""
+    activation_widths: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """The activation widths of layers that have several; what they cost is measured too, where the method can."""
 
     def __post_init__(self) -> None:
         for layer in self.layers:
@@ -94,6 +96,7 @@ def measure_sensitivity(
     on_batch: Callable[[int], None] | None = None,
     seed: int = 0,
     loss: LossFunction | None = None,
+    activation_widths: Mapping[str, Sequence[int]] | None = None,
 ) -> Sensitivity:
     """How much each of ``layers`` needs its bits. ``network`` is not changed.
 
@@ -101,7 +104,8 @@ def measure_sensitivity(
     tuple of arguments or a dict of keyword arguments. ``loss`` is that of (outputs, targets), by default cross entropy.
     ``precisions`` is what the network is quantized at while gradients are read: usually the widest
     candidates. ``widths`` are the weight widths each layer may take. ``on_batch`` is called after each
-    batch with the number done. ``seed`` is for methods that draw random numbers.
+    batch with the number done. ``seed`` is for methods that draw random numbers. ``activation_widths`` are those that
+    layers choose from: ``enbg`` measures in the same pass what each of them costs.
     """
     chosen: SensitivityMethod = SENSITIVITIES.get(method)
     if batches is None and chosen.needs_data:
@@ -120,6 +124,7 @@ def measure_sensitivity(
         on_batch=on_batch,
         seed=seed,
         loss=loss,
+        activation_widths=activation_widths or {},
     )
     with torch.inference_mode(False), torch.enable_grad():  # whatever mode the caller is in
         return checked_result(method, chosen.measure(measurement), measurement.layers)
@@ -172,11 +177,11 @@ class Step:
     def images(self) -> int:
         return len(self.inputs)
 
-    def gradients(self) -> dict[str, Tensor]:
-        """The loss's gradient by each layer's weight, added up over its runs."""
+    def gradients(self, also: Sequence[Tensor] = ()) -> dict[str, Tensor]:
+        """The loss's gradient by each layer's weight, added up over its runs; ``also`` these leaves' hooks run."""
         flat = [leaf for leaves in self.leaves.values() for leaf in leaves]
         # The loss may not depend on it (a head whose output is not the first): then the gradient is zero.
-        found = iter(torch.autograd.grad(self.loss, flat, materialize_grads=True))
+        found = iter(torch.autograd.grad(self.loss, [*flat, *also], materialize_grads=True))
         gradients = {name: torch.stack([next(found) for _ in ls]).sum(0) for name, ls in self.leaves.items()}
         for name, gradient in gradients.items():
             self.check_finite(name, gradient)

@@ -70,7 +70,7 @@ def test_unsupported_widths_say_what_is(
 
 
 def test_an_unknown_policy_is_refused() -> None:
-    with pytest.raises(ValueError, match="use 'same', 'widest', 'float' or a number"):
+    with pytest.raises(ValueError, match="use 'same', 'widest', 'apart', 'float' or a number"):
         candidates(load_profile("mpic"), activation_bits="wide")
 
 

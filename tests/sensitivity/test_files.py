@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,21 @@ FOUND = Sensitivity(
 def test_what_was_saved_comes_back(tmp_path: Path) -> None:
     save_sensitivity(FOUND, tmp_path / "s.json", model="timm:resnet18")
     assert load_sensitivity(tmp_path / "s.json") == FOUND
+
+
+def test_errors_of_activations_come_back(tmp_path: Path) -> None:
+    both = replace(FOUND, activation_errors={"stem": {2: 0.5, 8: 0.0}})
+    save_sensitivity(both, tmp_path / "s.json")
+    assert load_sensitivity(tmp_path / "s.json") == both
+    assert Sensitivity.from_dict(json.loads(json.dumps(both.to_dict()))) == both
+
+
+def test_what_earlier_versions_wrote_has_no_errors_of_activations(tmp_path: Path) -> None:
+    save_sensitivity(FOUND, tmp_path / "s.json")
+    assert "activation_errors" not in (tmp_path / "s.json").read_text()  # so that they can read ours too
+    content = FOUND.to_dict()
+    del content["activation_errors"]
+    assert Sensitivity.from_dict(content) == FOUND
 
 
 def test_layers_keep_their_order(tmp_path: Path) -> None:
