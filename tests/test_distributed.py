@@ -188,6 +188,40 @@ ranks.leave()
 """
 
 
+APART = """
+assert ranks.join(use_cuda=False)
+model = network(lambda channels: nn.GroupNorm(2, channels))
+allocator = BitAllocator(
+    model, torch.zeros(1, 3, 8, 8), target="generic", bits=(2, 4), budgets={"weight_memory": "85%", "bops": "90%"},
+    epochs=3, warmup_epochs=1, interval_epochs=1, activation_bits="apart",
+)
+optimizer = torch.optim.SGD(model.parameters(), 0.05)
+generator = torch.Generator().manual_seed(ranks.rank())
+for _ in range(2):
+    wrapped = DistributedDataParallel(model)
+    for _ in range(3):
+        x, y = torch.randn(4, 3, 8, 8, generator=generator), torch.randint(0, 5, (4,), generator=generator)
+        F.cross_entropy(wrapped(x), y).backward()
+        allocator.step()
+        optimizer.step()
+        optimizer.zero_grad()
+    allocator.epoch_end()
+report(
+    collected=[{n: {str(b): e for b, e in of.items()} for n, of in epoch.items()}
+               for epoch in allocator.state_dict()["epoch_activation_errors"]],
+    bits={name: str(layer.precision) for name, layer in quantized_layers(model)},
+)
+ranks.leave()
+"""
+
+
+def test_ranks_that_see_other_images_agree_on_the_errors_of_activations(tmp_path: Path) -> None:
+    first, second = two_ranks(APART, tmp_path)
+    assert len(first["collected"]) == 2
+    assert all(errors["2"] > errors["8"] > 0 for epoch in first["collected"] for errors in epoch.values())
+    assert first == second
+
+
 def test_two_ranks_with_half_the_batch_reproduce_one_process(tmp_path: Path) -> None:
     """GroupNorm, float64; one layer computes its weight on the way, whose gradient DDP does not average."""
     found = two_ranks(WITHOUT_BATCH_STATISTICS, tmp_path)

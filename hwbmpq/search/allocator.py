@@ -13,13 +13,14 @@ from hwbmpq.deprecated import renamed_arguments, warn
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import describe
 from hwbmpq.hardware import HardwareProfile, load_profile
-from hwbmpq.quant import InputQuantizer, assign, prepare, quantized_layers
+from hwbmpq.quant import InputQuantizer, WeightQuantizer, assign, prepare, quantized_layers
 from hwbmpq.search import loop_checks
 from hwbmpq.search.config import AllocationConfig, allocation_config
-from hwbmpq.search.decisions import CalibrationBatches, Decision, DecisionContext
+from hwbmpq.search.decisions import CalibrationBatches, Decision, DecisionContext, weighed_scores
 from hwbmpq.search.methods import Method, checked_decision, get_method
 from hwbmpq.search.schedule import DecisionSchedule
 from hwbmpq.search.space import SearchSpace
+from hwbmpq.sensitivity.activations import ActivationErrorMeter, ImageCounter, is_sampled, mean_of_errors
 from hwbmpq.sensitivity.alternatives import squared_errors
 from hwbmpq.sensitivity.density_meter import DensityMeter
 from hwbmpq.sensitivity.enbg import BitGradientCollector, mean_over_epochs
@@ -96,18 +97,33 @@ class BitAllocator:
         self._calibration, self._loss = calibration, loss
         self._epoch_norms: list[dict[str, float]] = []
         self._epoch_squares: list[dict[str, float]] = []
+        self._epoch_activation_errors: list[dict[str, dict[int, float]]] = []
         prepare(model, graph, per_channel=self.config.per_channel, quantizer=self.config.quantizer)
         self._collector: BitGradientCollector | None = None
+        self._activations: ActivationErrorMeter | None = None
+        self._images: ImageCounter | None = None
+        self._step = 0
+        """Steps of the running epoch."""
         if "enbg" in self.method.looks_at:
             widest = {name: precision.weight_bits for name, precision in self.space.widest.items()}
             self._collector = BitGradientCollector(
                 model, widest, with_squares=self.config.objective == "error"
             )
+            self._weigh_errors()
         self._watch = loop_checks.LoopWatch(model)
         self._densities: DensityMeter | None = None
         if "density" in self.method.looks_at:
             self._densities = DensityMeter(model, graph, in_training_only=True)
         self._start()
+
+    def _weigh_errors(self) -> None:
+        """For the objective ``error``: count images, and look at activations where their widths differ."""
+        if self.config.objective != "error":
+            return
+        self._images = ImageCounter(self.model)
+        if self.space.activation_widths:
+            self._activations = ActivationErrorMeter(self.model, self.space.activation_widths)
+            self._activations.watch()
 
     def _start(self) -> None:
         if self.method.in_float:
@@ -160,25 +176,40 @@ class BitAllocator:
         start = 1 if self.schedule is None else self.schedule.interval_start(self.epoch + 1)
         return self._epoch_norms[start - 1 :]
 
-    def step(self, scaler: Any = None) -> None:
+    def step(self, scaler: Any = None, *, is_unscaled: bool = False) -> None:
         """Read the gradients of an optimizer step: complete, averaged over ranks, before clipping.
 
-        With a ``GradScaler``, pass it, unless you called its ``unscale_`` for this step.
+        With a ``GradScaler``, pass it; ``is_unscaled`` if you called its ``unscale_`` for this step.
         """
+        images = 1 if self._images is None else self._images.take()
         if self._collector is not None:
-            self._collector.add_step(scaler)
+            # The factor puts weights and activations on one scale; without the latter, errors are as in 0.1.0.
+            on_all = 1 if self._activations is None else images * distributed.rank_count()
+            self._collector.add_step(None if is_unscaled else scaler, images=on_all)
+        self._step += 1
+        if self._activations is not None:
+            if is_sampled(self._step):
+                self._activations.add_step(images, scaler)
+            self._activations.watch(is_sampled(self._step + 1))
         self._watch.after_step(self._collector)
         if distributed.is_distributed():
             self._average_clipping_points()
 
     def _average_clipping_points(self) -> None:
-        """DDP looks once which parameters train; clipping points that begin to at a decision are left to us."""
-        alphas = [m.alpha for m in self.model.modules() if isinstance(m, InputQuantizer)]
-        gradients = [alpha.grad for alpha in alphas if alpha.grad is not None]
+        """DDP looks once which parameters train; clipping points and steps that begin to at a decision are left to us."""
+        learned = [
+            parameter
+            for module in self.model.modules()
+            if isinstance(module, (InputQuantizer, WeightQuantizer))
+            for parameter in module.parameters(recurse=False)
+        ]
+        gradients = [parameter.grad for parameter in learned if parameter.grad is not None]
         if gradients:
-            means = distributed.mean(torch.stack(gradients))
-            for gradient, mean in zip(gradients, means, strict=True):
-                gradient.copy_(mean)
+            means = distributed.mean(torch.cat([gradient.flatten() for gradient in gradients]))
+            for gradient, mean in zip(
+                gradients, torch.split(means, [g.numel() for g in gradients]), strict=True
+            ):
+                gradient.copy_(mean.view_as(gradient))
 
     def epoch_end(self) -> Decision | None:
         """Close an epoch; the decision, if widths were decided at its end."""
@@ -190,6 +221,10 @@ class BitAllocator:
             norms, squares = self._collector.close_epoch()
             self._epoch_norms.append(norms)
             self._epoch_squares.append(squares)
+        self._step = 0
+        if self._activations is not None:
+            self._epoch_activation_errors.append(self._activations.close())
+            self._activations.watch()
         is_due = self.schedule is not None and self.schedule.is_due(self.epoch)
         sensitivity = self._interval_sensitivity(left_out) if is_due else None
         if left_out:
@@ -210,7 +245,12 @@ class BitAllocator:
             mean_over_epochs(epochs[start:]) for epochs in (self._epoch_norms, self._epoch_squares)
         )
         loop_checks.check_scores(norms, self.epoch, left_out)
-        return Sensitivity(method="enbg", scores=norms, errors=self._errors(squares))
+        return Sensitivity(
+            method="enbg",
+            scores=norms,
+            errors=self._errors(squares),
+            activation_errors=mean_of_errors(self._epoch_activation_errors[start:]),
+        )
 
     def decide(self, sensitivity: Sensitivity = _NOTHING) -> Decision:
         """Decide now, by sensitivities from wherever; ``epoch_end`` calls it when it is time."""
@@ -237,7 +277,7 @@ class BitAllocator:
             epoch=self.epoch,
             current=self.bits,
             sensitivity=sensitivity,
-            earlier_scores=self.history[-1].decided_by.scores if self.history else {},
+            earlier_scores=self._earlier_scores(),
             densities=densities,
             calibration=self._calibration,
             loss=self._loss,
@@ -246,8 +286,18 @@ class BitAllocator:
             seed=self.config.seed,
         )
 
+    def _earlier_scores(self) -> Mapping[str, float]:
+        """What the last decision looked at."""
+        if not self.history:
+            return {}
+        last = self.history[-1]
+        return weighed_scores(last.decided_by, last.objective, self.space.choices)
+
     def _errors(self, squares: Mapping[str, float]) -> dict[str, dict[int, float]]:
-        """½·mean(g²)·||W - Q(W)||²: the loss that each width is expected to add, for the objective ``error``."""
+        """½·mean(g²)·||W - Q(W)||²: the loss that each width is expected to add, for the objective ``error``.
+
+        g² is that of a single image, estimated from those of batches.
+        """
         if self.config.objective != "error" or not squares:
             return {}
         errors = {}
@@ -271,6 +321,12 @@ class BitAllocator:
             "history": [decision.to_dict() for decision in self.history],
             "epoch_norms": [dict(norms) for norms in self._epoch_norms],
             "epoch_squares": [dict(squares) for squares in self._epoch_squares],
+            "epoch_activation_errors": [
+                {name: dict(errors) for name, errors in epoch.items()}
+                for epoch in self._epoch_activation_errors
+            ],
+            "step": self._step,
+            "activations": None if self._activations is None else self._activations.state_dict(),
             "collector": None if self._collector is None else self._collector.state_dict(),
             "densities": None if self._densities is None else self._densities.state_dict(),
         }
@@ -291,6 +347,7 @@ class BitAllocator:
         self._epoch_squares = [dict(squares) for squares in state["epoch_squares"]]
         if self._collector is not None:
             self._collector.load_state_dict(state["collector"])
+        self._load_activations(state)
         if self._densities is not None:
             self._densities.load_state_dict(state["densities"])
             if self.history:
@@ -298,6 +355,18 @@ class BitAllocator:
         self.bits = {name: Precision.parse(text) for name, text in state["bits"].items()}
         assign(self.model, self.bits if self.method.in_float else self.space.as_trained(self.bits))
         self._mark()
+
+    def _load_activations(self, state: Mapping[str, Any]) -> None:
+        """States of 0.1.0 know nothing of activations."""
+        self._epoch_activation_errors = [
+            {name: dict(errors) for name, errors in epoch.items()}
+            for epoch in state.get("epoch_activation_errors", [{}] * self.epoch)
+        ]
+        self._step = state.get("step", 0)
+        if self._activations is not None:
+            if state.get("activations") is not None:
+                self._activations.load_state_dict(state["activations"])
+            self._activations.watch(is_sampled(self._step + 1))
 
     def _count_memory_as_in(self, version: Literal["0.1.0"] | None) -> None:
         """Let ``memory`` mean what it meant when a state was saved."""
@@ -320,7 +389,14 @@ class BitAllocator:
 def _schedule(method: Method, config: AllocationConfig) -> DecisionSchedule | None:
     if method.decides == "never" or not config.epochs:
         return None
+    if config.start == "calibrated":
+        # The first decision comes before training, by other sensitivities.
+        if method.decides == "once":
+            return None
+        return DecisionSchedule.after_calibration(
+            config.epochs, config.interval_epochs, config.decide_after, settle=config.settle
+        )
     schedule = DecisionSchedule.of(
         config.epochs, config.warmup_epochs, config.interval_epochs, config.decide_after
-    )
+    ).settled(config.settle)
     return schedule.once() if method.decides == "once" else schedule

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from hwbmpq.errors import HwbmpqError, cut
 from hwbmpq.hardware import HardwareProfile
@@ -33,9 +33,9 @@ class AllocationConfig(BaseModel):
     profile's own."""
     bits: tuple[int, ...] | int | None = None
     """Candidate weight widths; by default 2 and 4 if the device has both, else all."""
-    activation_bits: Literal["auto", "same", "widest", "float"] | int = "auto"
+    activation_bits: Literal["auto", "same", "widest", "apart", "float"] | int = "auto"
     """Activation width: auto (the widest up to 8, or the same as the weights if a budget depends on it), same, widest,
-    float, or a number."""
+    apart (chosen for each layer, apart from its weight width), float, or a number."""
     pin: dict[str, int | str] = {}
     """Layers with a width of their own, by patterns of their names: 8 for the weights, or a pair such as W4A8. The first
     and the last layer can be pinned too."""
@@ -56,8 +56,10 @@ class AllocationConfig(BaseModel):
     quantization; hpq: one width for all; ad: activation density, no budget; hawq: Hessian traces; random, greedy
     (smallest first), reversed (least sensitive first): baselines that fill the budget."""
     objective: str = "linear"
-    """What the integer program maximises. linear: the paper's, score times position of the width; error: expected
-    error saved, better with more than two widths and without training; hawq: Hessian trace times squared error."""
+    """What the integer program maximises. linear: the paper's, score times position of the width; error: the expected
+    loss that a width saves, of weights and of activations; hawq: Hessian trace times squared error. By default linear for
+    the paper's data sets and recipes, else error when training or calibrating a network; linear in plan and frontier
+    unless widths are chosen apart."""
     solver: str = "auto"
     """The solver of the integer program; auto tries all, the fastest first."""
     epochs: int
@@ -68,8 +70,23 @@ class AllocationConfig(BaseModel):
     """Epochs between decisions; by default a tenth of all."""
     decide_after: tuple[int, ...] | None = None
     """Decide after these epochs, instead of at regular intervals."""
+    start: Literal["widest", "calibrated"] = "widest"
+    """What training begins with. widest: all layers at their widest candidate until the warm-up ends; calibrated: widths
+    that were decided and weights that were rounded without training (by default where weights are given)."""
+    settle: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the run, at its end, in which widths stay as they are."""
     seed: int = 0
     """For methods that draw at random."""
+    activation_widths: tuple[int, ...] | None = None
+    """Candidate activation widths where they are chosen apart; by default 2, 4 and 8 if the device has them."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _weighs_activations(cls, given: Any) -> Any:
+        """Widths apart have no value by the paper's objective; where none is named, it is the one that weighs them."""
+        if isinstance(given, dict) and given.get("activation_bits") == "apart":
+            return {"objective": "error", **given}
+        return given
 
 
 def allocation_config(**settings: Any) -> AllocationConfig:

@@ -1,7 +1,7 @@
 """When widths are decided in the course of a training run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hwbmpq.errors import HwbmpqError
 
@@ -72,6 +72,25 @@ class DecisionSchedule:
                 hint="the last interval ends with training: give epochs before the last one",
             )
         return cls(epochs=epochs, decide_after=tuple(ascending), first_window=ascending[0])
+
+    @classmethod
+    def after_calibration(
+        cls, epochs: int, interval_epochs: int | None, decide_after: Sequence[int] | None, *, settle: float
+    ) -> "DecisionSchedule | None":
+        """For a run whose first widths were decided before its first epoch; None if they stay."""
+        if decide_after is not None:
+            return cls.at(epochs, decide_after)
+        interval = interval_epochs or max(1, round(_SHARE * epochs))
+        if epochs <= interval:
+            return None
+        found = cls.periodic(epochs=epochs, warmup_epochs=interval, interval_epochs=interval)
+        kept = [epoch for epoch in found.decide_after if epoch <= (1 - settle) * epochs]
+        return replace(found, decide_after=tuple(kept)) if kept else None
+
+    def settled(self, share: float) -> "DecisionSchedule":
+        """The same without decisions in the last ``share`` of the run, except for the first."""
+        kept = [epoch for epoch in self.decide_after if epoch <= (1 - share) * self.epochs]
+        return replace(self, decide_after=tuple(kept) or self.decide_after[:1])
 
     @property
     def warmup_epochs(self) -> int:

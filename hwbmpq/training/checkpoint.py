@@ -125,6 +125,8 @@ class _Progress(BaseModel):
     loss_sum: float = 0.0
     best_accuracy: float = 0.0
     float_accuracy: float | None = None
+    calibrated: float | None = None
+    keeps_calibrated: bool = False
     records: list[dict[str, Any]]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hwbmpq import distributed
 
 if TYPE_CHECKING:
+    from hwbmpq.report import AccuracyProbe, AccuracySearch
     from hwbmpq.training.trainer import Trainer
 
 
@@ -42,6 +43,10 @@ class Progress:
     """0 before there is one."""
     float_accuracy: float | None = None
     """The metric of the weights that the run began with, before quantization, if they were given; on test images."""
+    calibrated: float | None = None
+    """The metric of the calibrated network that training began with, on the images that epochs are compared on."""
+    keeps_calibrated: bool = False
+    """Whether the run ended with the calibrated network, since training did not improve it."""
     records: list[dict[str, Any]] = field(default_factory=list)
     """One for each epoch that has ended."""
 
@@ -70,6 +75,7 @@ class TrainingHook:
     def after_step(self, report: StepReport) -> None: ...
     def during_calibration(self, what: str, done: int, total: int) -> None: ...
     def after_epoch(self, record: Mapping[str, Any], decision: Any) -> None: ...
+    def after_probe(self, probe: "AccuracyProbe", search: "AccuracySearch") -> None: ...
 
 
 def tell(hooks: Sequence[TrainingHook], remarks: Iterable[str]) -> None:

@@ -81,7 +81,7 @@ _PAPER = {
     "lr_schedule": "step",
     "batch_size": 128,
 }
-_ELSEWHERE: dict[str, Any] = {"epochs": 30, "lr": 0.05, "batch_size": 128}
+_ELSEWHERE: dict[str, Any] = {"epochs": 30, "lr": 0.05, "batch_size": 128, "objective": "error"}
 _BY_DATA: dict[str, dict[str, Any]] = {
     # 1,437 images: small batches, or there are too few steps.
     "digits": {"epochs": 20, "batch_size": 64, "lr": 0.05},
@@ -89,8 +89,23 @@ _BY_DATA: dict[str, dict[str, Any]] = {
 }
 _WITHOUT_TRAINING = {"per_channel": True, "objective": "error", "activation_bits": "auto"}
 """Nothing makes up for rounding: a scale for every channel, widths by expected error, wide activations."""
-_FROM_WEIGHTS = {"lr": 0.01, "lr_schedule": "cosine"}
+_FROM_WEIGHTS = {
+    "lr": 0.01,
+    "lr_schedule": "cosine",
+}
 """A trained network is not to be thrown far."""
+_FROM_CALIBRATION = {
+    "quantizer": "learned",
+    "per_channel": True,
+    "objective": "error",
+    "start": "calibrated",
+    "settle": 0.5,
+    "distill": 1.0,
+    "nesterov": True,
+    "weight_decay": 1e-4,
+    "alpha_weight_decay": 0.0,
+}
+"""Where the paper's own recipes are not asked for."""
 
 
 def recipe_for(
@@ -114,7 +129,7 @@ def recipe_for(
     if epochs == 0:
         return {**recipe, **_WITHOUT_TRAINING}
     if has_weights:
-        recipe |= _FROM_WEIGHTS
+        recipe |= _FROM_WEIGHTS if named else _FROM_WEIGHTS | _FROM_CALIBRATION
     total = recipe["epochs"] if epochs is None else epochs
     scaled = max(1, round(total * interval / own_epochs))
     return {**recipe, "warmup_epochs": scaled, "interval_epochs": scaled}

@@ -19,10 +19,12 @@ from hwbmpq.data.inputs import ModelInputs, map_tensors
 from hwbmpq.errors import HwbmpqError, NonFiniteError, RunStoppedError
 from hwbmpq.quant import parameter_groups
 from hwbmpq.tasks import Task, get_task
+from hwbmpq.training.distillation import Teacher
 from hwbmpq.training.evaluation import Evaluation, figures
 from hwbmpq.training.hooks import Allocator, Progress, StepReport, TrainingHook
 from hwbmpq.training.run_directory import RunDirectory
 from hwbmpq.training.settings import RunSettings
+from hwbmpq.training.start import CalibratedStart
 
 _ONE_CYCLE_RISE = 0.3  # share of the run in which the rate climbs
 _ONE_CYCLE_START = 1 / 25
@@ -67,6 +69,7 @@ class Trainer:
         hooks: Sequence[TrainingHook] = (),
         task: Task | None = None,
         compared_on: str = "test",
+        teacher: Teacher | None = None,
     ) -> None:
         """``evaluate`` says how good the network is on the images that epochs are ``compared_on``."""
         if len(batches) < settings.accumulate:
@@ -78,6 +81,9 @@ class Trainer:
         self.progress = Progress()
         self.task = get_task(task or settings.task, label_smoothing=settings.label_smoothing)
         self.compared_on = compared_on
+        self.start: CalibratedStart | None = None
+        """The calibrated network that training begins with, if it does."""
+        self._teacher = teacher
         self._batches, self._evaluate = batches, evaluate
         self._run = run
         self._hooks = hooks if distributed.rank() == 0 else ()
@@ -120,7 +126,30 @@ class Trainer:
                 self._save_best(bits)
             decision = self.allocator.epoch_end()
             self._close_epoch(evaluation, is_best, bits, decision)
+        self._keep_the_better()
         return self.progress
+
+    def start_from_calibration(self) -> None:
+        """Remember the network as it is now, calibrated: the run will not end below it."""
+        evaluation = distributed.on_first_rank(self._checked_evaluation)
+        self.progress.calibrated = evaluation.value
+        self.start = CalibratedStart(
+            value=evaluation.value,
+            model={name: _copied(value) for name, value in self.model.state_dict().items()},
+            allocator=self.allocator.state_dict(),
+        )
+        self._wrapped = self._wrap()  # gives all ranks the first one's weights
+
+    def _keep_the_better(self) -> None:
+        """Go back to the calibrated network if training has ended below it."""
+        if self.start is None or not self.progress.records:
+            return
+        last = self.progress.records[-1][f"{self.compared_on}_{self.task.described.key}"]
+        self.progress.keeps_calibrated = self.task.is_better(self.start.value, last)
+        if self.progress.keeps_calibrated:
+            self.model.load_state_dict(self.start.model)
+            self.allocator.load_state_dict(self.start.allocator)
+            self.save()
 
     def _written_bits(self) -> dict[str, str]:
         return {name: str(precision) for name, precision in self.allocator.bits.items()}
@@ -169,6 +198,8 @@ class Trainer:
             with torch.autocast(self._device.type, half, enabled=self.settings.amp):
                 outputs = inputs.call(self._wrapped)
             loss = self.task.loss(outputs, targets)
+            if self._teacher is not None:
+                loss = self._teacher.loss(outputs, inputs, loss)
             self._scaler.scale(loss / self.settings.accumulate).backward()  # type: ignore[no-untyped-call]
         except NonFiniteError as error:
             raise self._diverged(str(error)) from error
@@ -316,6 +347,8 @@ class Trainer:
             "allocator": self.allocator.state_dict(),
             "progress": asdict(self.progress),
             "random": _random_state(),
+            "start": None if self.start is None else self.start.to_dict(),
+            "teacher": None if self._teacher is None else self._teacher.network.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -325,9 +358,17 @@ class Trainer:
         self._optimizer.load_state_dict(state["optimizer"])
         self._scaler.load_state_dict(state["scaler"])
         self.progress = Progress(**state["progress"])
+        start, teacher = state.get("start"), state.get("teacher")  # 0.1.0 had neither
+        self.start = None if start is None else CalibratedStart.from_dict(start)
+        if self._teacher is not None and teacher is not None:
+            self._teacher.network.load_state_dict(teacher)
         self._wrapped = self._wrap()
         if distributed.rank() == 0:  # the state is the first rank's
             _set_random_state(state["random"])
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 def _make_optimizer(model: nn.Module, settings: RunSettings) -> torch.optim.Optimizer:

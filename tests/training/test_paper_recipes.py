@@ -41,6 +41,7 @@ def test_table_1_trains_as_the_paper_does(name: str) -> None:
     epochs = 100 if "tiny" in name else 200
     assert (found.epochs, found.warmup_epochs, found.interval_epochs) == (epochs, 20, 20)
     assert (found.method, found.bits, found.activation_bits) == ("bmpq", (2, 4), "same")
+    assert found.objective == "linear"
     assert (found.lr, found.lr_schedule, found.lr_decay_at, found.batch_size) == (
         0.1,
         "step",

@@ -14,6 +14,14 @@ def test_the_papers_data_sets_get_the_papers_recipe(data: str, epochs: int, inte
     assert (found.epochs, found.warmup_epochs, found.interval_epochs) == (epochs, interval, interval)
     assert (found.optimizer, found.lr, found.batch_size, found.activation_bits) == ("sgd", 0.1, 128, "same")
     assert (found.lr_schedule, found.lr_decay_at, found.lr_decay) == ("step", (0.4, 0.7), 0.1)
+    assert (found.objective, found.activation_widths) == ("linear", None)
+
+
+@pytest.mark.parametrize("data", ["digits", "fake", "folder:here", "npz:x.npz"])
+def test_elsewhere_widths_are_decided_by_the_loss_that_they_cost(data: str) -> None:
+    given = {"model": "m", "target": "mpic", "data": data}
+    assert resolve_settings(given).objective == "error"
+    assert resolve_settings({**given, "objective": "linear"}).objective == "linear"
 
 
 @pytest.mark.parametrize(
