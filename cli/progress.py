@@ -14,6 +14,7 @@ from hwbmpq.units import amount, counted
 from hwbmpq.values import Metric
 
 if TYPE_CHECKING:
+    from hwbmpq.report import AccuracyProbe, AccuracySearch
     from hwbmpq.search.decisions import Decision
     from hwbmpq.training.hooks import StepReport
     from hwbmpq.training.trainer import Trainer
@@ -89,6 +90,11 @@ class TrainingProgress:
         """A bar of its own for each thing that takes a while without training."""
         self._advance(what, min(done, total), total)
 
+    def after_probe(self, probe: "AccuracyProbe", search: "AccuracySearch") -> None:
+        if len(search.probes) == 1:
+            self._say(escape(search.question))
+        self._say(escape(f"probe {len(search.probes)}: {search.line(probe)}"))
+
     def _advance(self, what: str, done: int, total: int, text: str = "") -> None:
         if what not in self._tasks:
             self._bars.start()
@@ -151,7 +157,7 @@ def _what_is_ahead(allocator: Any, activation_bits: str | int) -> list[str]:
     costs = space.costs
     if allocator.method.in_float:
         return ["in float: nothing is quantized"]
-    candidates = ", ".join(costs.label(width) for width in costs.widths)
+    candidates = ", ".join(map(str, space.pairs_apart or [costs.label(width) for width in costs.widths]))
     ends = ", ".join(
         dict.fromkeys(str(costs.choices[layer.name][0]) for layer in space.graph if layer.is_end)
     )

@@ -1,24 +1,31 @@
 """The whole method: a network, images and settings in; a network at the widths that a device's budget allows out."""
 
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from hwbmpq import distributed
 from hwbmpq.data.images import ImageData
-from hwbmpq.data.validation import hold_out_validation
 from hwbmpq.deprecated import renamed_attribute
 from hwbmpq.errors import HwbmpqError, NonFiniteError, cut
 from hwbmpq.graph import describe
 from hwbmpq.hardware import load_profile
 from hwbmpq.quant import as_float, prepare
-from hwbmpq.report import Plan, RunFacts, build_report, find_trade_off, read_facts
+from hwbmpq.report import (
+    AccuracyProbe,
+    AccuracySearch,
+    Plan,
+    RunFacts,
+    build_report,
+    find_trade_off,
+    read_facts,
+)
 from hwbmpq.search.allocator import BitAllocator
 from hwbmpq.search.decisions import Decision
 from hwbmpq.search.methods import get_method
@@ -31,9 +38,14 @@ from hwbmpq.search.planning import trade_off as trade_off
 from hwbmpq.search.space import SearchSpace
 from hwbmpq.search.space import build_search_space as build_search_space
 from hwbmpq.tasks import Task, get_task
+from hwbmpq.training.accuracy import find_budget, unmet_remark, with_result
+from hwbmpq.training.accuracy import with_validation as with_validation
+from hwbmpq.training.curve import accuracy_curve as accuracy_curve
+from hwbmpq.training.distillation import Teacher
 from hwbmpq.training.evaluation import Evaluation, evaluate, evaluation_batches, figures
 from hwbmpq.training.hooks import Progress, TrainingHook, tell
-from hwbmpq.training.ptq.run import calibrate_only, loss_of
+from hwbmpq.training.probes import probe_of
+from hwbmpq.training.ptq.run import calibrate_only, decide_and_round, loss_of
 from hwbmpq.training.run_directory import RunDirectory
 from hwbmpq.training.settings import RunSettings
 from hwbmpq.training.setup import (
@@ -42,12 +54,14 @@ from hwbmpq.training.setup import (
     example_input,
     find_device,
     float_remark,
-    keep_freed_memory,
+    get_ready,
     may_be_random,
     place,
+    seed_everything,
     starts_from_weights,
     training_batches,
 )
+from hwbmpq.training.start import float_weights_of, restore_fractions
 from hwbmpq.training.trainer import Trainer
 from hwbmpq.values import Metric
 
@@ -82,6 +96,8 @@ class Compression:
     """Of the packed file, if there is a run directory to keep it in."""
     remarks: tuple[str, ...] = ()
     """Warnings about the run as a whole; the plan has them too."""
+    accuracy: AccuracySearch | None = None
+    """The probes that the budget was found by, where accuracy was asked for."""
 
 
 def compress(
@@ -96,13 +112,15 @@ def compress(
     on_trainer: Callable[[Trainer], None] | None = None,
     command: Sequence[str] = (),
     task: Task | None = None,
+    teacher: nn.Module | None = None,
 ) -> Compression:
     """Train ``network`` once, quantized, deciding widths on the way; with 0 epochs, only calibrate it.
 
     Changes ``network`` in place. ``run`` receives checkpoints, history and the result; ``state`` is a checkpoint of it
     to continue from. ``on_ready`` is called when all has been found to fit, before anything is written or trained;
     ``on_trainer`` gets the trainer before it starts, so that the caller can ask it to stop. ``command`` is kept for the
-    report. ``task`` is what to train for, if the settings do not name it.
+    report. ``task`` is what to train for, if the settings do not name it. ``teacher`` is a float network to learn from where
+    the settings ``distill``; by default it is ``network`` as it is given.
 
     Epochs are compared on validation images, which ``data`` has or which are held out of its training part. The test
     images choose nothing: the weights that a run starts from are measured on them in float, and then the result.
@@ -116,25 +134,32 @@ def compress(
     title = settings.task if task is None else task.title
     task = get_task(task or settings.task, label_smoothing=settings.label_smoothing)
     data = with_validation(data, settings)
-    _get_ready(network, data, settings, task)
+    get_ready(network, data, settings, task)
+    train_at = partial(_trained_probe, network, data, task, hooks)
+    earlier = None if state is None else run
+    search, settings = find_budget(network, data, settings, task, train_at, earlier=earlier, hooks=hooks)
+    taught_by = _teacher(network, teacher, data, settings, task)
     allocator = make_allocator(network, data, settings, task)
     if on_ready is not None:
         on_ready()
     facts = None
     if run is not None and distributed.rank() == 0:
-        facts = _facts(run, allocator, data, settings, command)
+        facts = _facts(run, allocator, data, settings, command, search)
     if settings.epochs == 0:
         progress = calibrate_only(network, allocator, data, settings, task, run=run, hooks=hooks)
     else:
-        trainer = make_trainer(network, allocator, data, settings, task, run=run, hooks=hooks)
-        _begin(trainer, data, state, hooks)
+        trainer = make_trainer(
+            network, allocator, data, settings, task, run=run, hooks=hooks, teacher=taught_by
+        )
+        _begin(trainer, allocator, data, state, hooks)
         if run is not None and distributed.rank() == 0 and trainer.progress.epoch < settings.epochs:
             run.forget_exports()
         if on_trainer is not None:
             on_trainer(trainer)
         progress = trainer.run()
     folder = run if distributed.rank() == 0 else None
-    remarks = float_remark(progress.float_accuracy, data, settings, task)
+    search = with_result(search, network, allocator, data, progress, task)
+    remarks = (*unmet_remark(search), *float_remark(progress.float_accuracy, data, settings, task))
     result = Compression(
         evaluation=_last_evaluation(network, data, progress, task),
         task=title,
@@ -145,6 +170,7 @@ def compress(
         decisions=tuple(allocator.history),
         plan=final_report(allocator, remarks),
         remarks=remarks,
+        accuracy=search,
         seconds=time.monotonic() - start,
         size=None if folder is None else _save_packed(network, data, settings, folder),
     )
@@ -153,25 +179,24 @@ def compress(
     return result
 
 
-def with_validation(data: ImageData, settings: RunSettings) -> ImageData:
-    """The data with the validation part that the settings ask for; a run without training chooses nothing by it."""
-    if settings.epochs == 0:
-        return replace(data, validation=None)
-    return hold_out_validation(data, settings.validation, seed=settings.seed)
-
-
 def _compared_on(data: ImageData) -> str:
     return "test" if data.validation is None else "validation"
 
 
-def _get_ready(network: nn.Module, data: ImageData, settings: RunSettings, task: Task) -> None:
-    """Memory, random numbers and the network's place, once it is known to fit the data."""
-    keep_freed_memory()
-    seed = settings.seed + distributed.rank()  # ranks that drop out the same neurons would learn less
-    torch.manual_seed(seed)
-    random.seed(seed)  # networks may draw from either; a run that starts over must draw the same
-    check_outputs(network, data, task)
-    place(network, find_device(settings.device, distributed.local_rank()), data)
+def _trained_probe(
+    network: nn.Module, data: ImageData, task: Task, hooks: Sequence[TrainingHook], settings: RunSettings
+) -> AccuracyProbe:
+    """What a copy of the network reaches on validation images once it is trained by other settings."""
+    model = deepcopy(network)
+    seed_everything(settings)
+    allocator = make_allocator(model, data, settings, task)
+    taught_by = _teacher(network, None, data, settings, task)
+    trainer = make_trainer(model, allocator, data, settings, task, hooks=hooks, teacher=taught_by)
+    _start_from_calibration(trainer, allocator, data, hooks)
+    progress = trainer.run()
+    trained = progress.records[-1][f"validation_{task.described.key}"]
+    value = trainer.start.value if trainer.start is not None and progress.keeps_calibrated else trained
+    return probe_of(allocator, value, is_trained=True)
 
 
 def _save_result(run: RunDirectory, facts: RunFacts, result: Compression, settings: RunSettings) -> None:
@@ -183,7 +208,12 @@ def _save_result(run: RunDirectory, facts: RunFacts, result: Compression, settin
 
 
 def _facts(
-    run: RunDirectory, allocator: BitAllocator, data: ImageData, settings: RunSettings, command: Sequence[str]
+    run: RunDirectory,
+    allocator: BitAllocator,
+    data: ImageData,
+    settings: RunSettings,
+    command: Sequence[str],
+    search: AccuracySearch | None,
 ) -> RunFacts:
     """What a run's folder keeps from its start; a run that is resumed has it already."""
     if run.has_facts:
@@ -195,6 +225,7 @@ def _facts(
         settings=settings.model_dump(mode="json"),
         command=command,
     )
+    facts = replace(facts, accuracy=search)
     run.save_facts(facts.to_dict())
     return facts
 
@@ -250,7 +281,9 @@ def make_allocator(
 def _last_evaluation(network: nn.Module, data: ImageData, progress: Progress, task: Task) -> Evaluation:
     """On the test images, once: after the last epoch nothing changes any more."""
     last, key = progress.records[-1], f"test_{task.described.key}"
-    if key in last:  # no validation images: the last epoch was measured on these
+    if (
+        key in last and not progress.keeps_calibrated
+    ):  # no validation images: the last epoch was measured on these
         return Evaluation(value=last[key], loss=last["test_loss"], images=len(data.test))
     return distributed.on_first_rank(lambda: evaluate(network, evaluation_batches(data.test), task))
 
@@ -264,6 +297,7 @@ def make_trainer(
     *,
     run: RunDirectory | None = None,
     hooks: Sequence[TrainingHook] = (),
+    teacher: Teacher | None = None,
 ) -> Trainer:
     task = get_task(task or settings.task, label_smoothing=settings.label_smoothing)
     compared = data.test if data.validation is None else data.validation
@@ -285,17 +319,50 @@ def make_trainer(
         hooks=hooks,
         task=task,
         compared_on=_compared_on(data),
+        teacher=teacher,
     )
 
 
+def _teacher(
+    network: nn.Module, given: nn.Module | None, data: ImageData, settings: RunSettings, task: Task
+) -> Teacher | None:
+    """The float network that a run learns from: another one, or ``network`` before it is quantized."""
+    if not settings.distill or not settings.epochs or not task.has_classes:
+        return None
+    share, temperature = settings.distill, settings.temperature
+    if given is None:
+        return Teacher.copied(network, share=share, temperature=temperature)
+    place(given, find_device(settings.device, distributed.local_rank()), data)
+    return Teacher(given, share=share, temperature=temperature)
+
+
 def _begin(
-    trainer: Trainer, data: ImageData, state: Mapping[str, Any] | None, hooks: Sequence[TrainingHook]
+    trainer: Trainer,
+    allocator: BitAllocator,
+    data: ImageData,
+    state: Mapping[str, Any] | None,
+    hooks: Sequence[TrainingHook],
 ) -> None:
+    settings = trainer.settings
     if state is not None:
-        with _fitting(trainer.settings.model):
+        with _fitting(settings.model):
             trainer.load_state_dict(state)
-    elif starts_from_weights(trainer.settings):
+        return
+    if starts_from_weights(settings):
         trainer.progress.float_accuracy = _float_figure(trainer, data, hooks)
+    _start_from_calibration(trainer, allocator, data, hooks)
+
+
+def _start_from_calibration(
+    trainer: Trainer, allocator: BitAllocator, data: ImageData, hooks: Sequence[TrainingHook]
+) -> None:
+    """Decide widths and round weights before the first epoch, where the settings say so."""
+    if trainer.settings.start != "calibrated" or allocator.method.in_float:
+        return
+    before = float_weights_of(trainer.model)
+    decide_and_round(trainer.model, allocator, data, trainer.settings, trainer.task, hooks)
+    restore_fractions(trainer.model, before)
+    trainer.start_from_calibration()
 
 
 def _float_figure(trainer: Trainer, data: ImageData, hooks: Sequence[TrainingHook]) -> float | None:
@@ -366,12 +433,19 @@ def summary(result: Compression, settings: RunSettings) -> dict[str, Any]:
         **figures(metric, "test", result.evaluation),
         "test_images": result.evaluation.images,
         f"float_{metric.key}": progress.float_accuracy,
+        "calibrated": None
+        if progress.calibrated is None
+        else {
+            f"{result.compared_on}_{metric.key}": progress.calibrated,
+            "is_kept": progress.keeps_calibrated,
+        },
         "best": {f"{result.compared_on}_{metric.key}": progress.best_accuracy, "epoch": progress.best_epoch}
         if progress.best_epoch
         else None,
         "decisions": len(result.decisions),
         "packed_file": None if result.size is None else result.size.to_dict(),
         "normalise": settings.normalise,
+        "accuracy_search": None if result.accuracy is None else result.accuracy.to_dict(),
         **({"plan": None, "remarks": list(result.remarks)} if result.plan is None else result.plan.to_dict()),
     }
 

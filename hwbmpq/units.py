@@ -98,6 +98,26 @@ VOLTS = Dimension(unit="V", suffix="_v", symbols={"V": 1.0}, examples="0.9 V")
 PLAIN = Dimension(unit="", suffix="", prefixes=False, examples="0.5")
 
 
+_SHARE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(%?)")
+
+
+def parse_share(text: str) -> float:
+    """A share between 0 and 1 that people write with or without a percent sign; ``ValueError`` otherwise.
+
+    >>> parse_share("1%"), parse_share("0.5 %"), parse_share("0.01")
+    (0.01, 0.005, 0.01)
+    """
+    match = _SHARE.fullmatch(text.strip()) if len(text) <= _LONGEST else None
+    if match is None:
+        raise ValueError("write it in percent, such as 1%, or as a share, such as 0.01")
+    number = float(match[1])
+    if not match[2] and number >= 1:
+        raise ValueError(f"write {match[1]}% for {match[1]} percent, or a share below 1")
+    if match[2] and number > 100:
+        raise ValueError("is more than 100%")
+    return number / 100 if match[2] else number
+
+
 def parse_quantity(text: str, dimension: Dimension, *, needs_unit: bool = False) -> float:
     """The number in ``dimension.unit`` that ``text`` says; ``ValueError`` with the valid forms otherwise.
 

@@ -10,6 +10,7 @@ examples:
   hwbmpq compress --model hwbmpq:resnet20 --target mpic --budget memory=12x --data cifar10 --data-root ~/data
   hwbmpq compress --model timm:mobilenetv2_100 --pretrained --target raspberry_pi_4 --data folder:photos --epochs 15
   hwbmpq compress --model hwbmpq:resnet20 --weights resnet20.pt --target mpic --data npz:cifar10.npz --epochs 0
+  hwbmpq compress --model hwbmpq:resnet20 --weights resnet20.pt --target mpic --epochs 0 --max-drop 1% --minimise flash
   hwbmpq compress --recipe bmpq-cifar10-vgg16 --data-root ~/data
   hwbmpq compress --resume runs/resnet18-jetson_nano
   torchrun --nproc-per-node 4 -m hwbmpq compress --model timm:resnet18 --target mpic --data cifar10
@@ -112,7 +113,7 @@ class _Trained:
 def run(args: argparse.Namespace) -> None:
     settings = _settings(args)
     hwbmpq.load_profile(settings.target)  # before anything slow
-    check_budgets(settings.budgets)
+    check_budgets({**settings.budgets, **({settings.minimise: "100%"} if settings.minimise else {})})
     hwbmpq.distributed.join(use_cuda=hwbmpq.training.find_device(settings.device).type == "cuda")
     with ExitStack() as stack:
         stack.callback(hwbmpq.distributed.leave)
@@ -170,9 +171,8 @@ def _train(
     data = hwbmpq.pipeline.with_validation(data, settings)
     # What the data and the network's own defaults made of it: other images must not change it afterwards.
     size = "x".join(map(str, model.input_size))
-    held_out = (
-        None if not settings.epochs else 0.0 if data.validation is None else float(len(data.validation))
-    )
+    compares = settings.epochs or settings.asks_for_accuracy
+    held_out = None if not compares else 0.0 if data.validation is None else float(len(data.validation))
     settings = settings.model_copy(
         update={
             "input": size,
@@ -197,6 +197,7 @@ def _train(
                 on_ready=make if is_new and hwbmpq.distributed.rank() == 0 else None,
                 on_trainer=trainers.append,
                 command=("hwbmpq", *sys.argv[1:]),
+                teacher=_teacher(settings, data),
             )
     except hwbmpq.InfeasibleBudget as error:
         if hwbmpq.distributed.rank() != 0:
@@ -204,6 +205,24 @@ def _train(
         space = hwbmpq.pipeline.search_space_of(model.network, data, settings)
         raise explained_infeasible(error, space, as_json=args.json) from error
     return _Trained(result=result, settings=settings, title=model.title)
+
+
+def _teacher(settings: "RunSettings", data: "ImageData") -> Any:
+    """The float network that the settings name to learn from."""
+    if settings.teacher is None or not settings.distill or not settings.epochs:
+        return None
+    spec, _, weights = settings.teacher.partition("=")
+    if not weights and spec.startswith("hwbmpq:"):
+        raise HwbmpqError(
+            f"--teacher {spec}: the weights would be random", hint=f"--teacher {spec}=FILE names trained ones"
+        )
+    return hwbmpq.models.load_model(
+        spec,
+        num_classes=data.classes,
+        input_size=data.train.input_size,
+        weights=weights or None,
+        pretrained=not weights,
+    ).network
 
 
 def _saved_state(
@@ -343,7 +362,11 @@ def _baseline(args: argparse.Namespace, trained: _Trained, path: Path, console: 
     if best is None:
         print_remarks(console, ["no single width fits the budget: there is no baseline to train"])
         return None
-    update = {"method": "hpq", "bits": (best.weight_bits,), "baseline": False}
+    update: dict[str, Any] = {"method": "hpq", "bits": (best.weight_bits,), "baseline": False}
+    update |= dict.fromkeys(("max_drop", "min_accuracy", "minimise"))
+    if trained.settings.activation_bits == "apart":  # the single width is a pair
+        pair = hwbmpq.Precision.parse(best.label)
+        update |= {"activation_bits": pair.activation_bits, "activation_widths": None}
     uniform = trained.settings.model_copy(update=update)
     console.print(f"baseline: {best.label} for all layers")
     beside = hwbmpq.training.RunDirectory(hwbmpq.training.RunDirectory(path).subfolder("baseline"))

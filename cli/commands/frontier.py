@@ -1,12 +1,14 @@
 """Show what each amount of a cost buys, as a table and a plot.
 
 Show the trade-off between a cost and the objective: every allocation that no other beats in
-both. One sensitivity pass serves all budgets and all devices.
+both. One sensitivity pass serves all budgets and all devices. With --accuracy the network is
+calibrated at a few budgets, without training, and measured on validation images each time.
 
 examples:
   hwbmpq frontier --model hwbmpq:resnet20 --target mpic --cost memory
   hwbmpq frontier --model hwbmpq:resnet8 --target mpic --target gap9_ne16 --cost latency --plot latency.png
   hwbmpq frontier --model hwbmpq:resnet8 --target mpic --cost memory --cost latency --json
+  hwbmpq frontier --model hwbmpq:resnet8 --weights resnet8.pt --target mpic --cost latency --accuracy
 """
 
 import argparse
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hwbmpq
+from hwbmpq.cli.commands.frontier_accuracy import show_accuracy
 from hwbmpq.cli.console import escape
 from hwbmpq.cli.options.common import add_output_options, check_output
 from hwbmpq.cli.options.sensitivity import Prepared, add_sensitivity_options, prepare
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from hwbmpq.allocate import Frontier
 
 _PLOTS = (".png", ".svg", ".pdf")
+_SAMPLES, _MEASURED = 12, 8
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -44,10 +48,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--samples",
         type=int,
-        default=12,
         metavar="N",
-        help="with several costs, how many budgets to try along each (default: %(default)s)",
+        help=f"with several costs, how many budgets to try along each (default: {_SAMPLES}); with --accuracy, how many "
+        f"points to measure (default: {_MEASURED})",
     )
+    parser.add_argument(
+        "--accuracy",
+        action="store_true",
+        help="measure accuracy on validation images of --data at points along one cost, calibrated without training",
+    )
+    add_settings(parser, "calibration_images validation seed", default=None)
     add_sensitivity_options(parser)
     plot = parser.add_mutually_exclusive_group()
     plot.add_argument(
@@ -62,10 +72,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     costs = list(dict.fromkeys(args.cost or ["memory"]))
     plot = _plot_path(args)
-    if args.samples < 2:
-        raise HwbmpqError(
-            f"--samples {args.samples}: at least 2 are needed, the smallest and the largest budget"
-        )
+    samples = (_MEASURED if args.accuracy else _SAMPLES) if args.samples is None else args.samples
+    if samples < 2:
+        raise HwbmpqError(f"--samples {samples}: at least 2 are needed, the smallest and the largest budget")
+    if args.accuracy:
+        show_accuracy(args, costs, samples, plot)
+        return
     prepared = prepare(args, args.target, dict.fromkeys(costs, "100%"))
     frontiers = {}
     for space in prepared.spaces:
@@ -76,7 +88,7 @@ def run(args: argparse.Namespace) -> None:
                 prepared.sensitivity,
                 costs,
                 objective=args.objective,
-                samples=args.samples,
+                samples=samples,
                 solver=args.solver,
                 on_step=advance,
             )

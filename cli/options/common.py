@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from hwbmpq.cli.options.parser import HelpFormatter
 from hwbmpq.errors import HwbmpqError, UnknownNameError
 from hwbmpq.registry import Registry
+from hwbmpq.units import parse_share
 from hwbmpq.values import MAX_BITS, MIN_BITS
 
 N = TypeVar("N", int, float)
@@ -105,6 +106,14 @@ def positive(text: str) -> int:
     if not text.strip().isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: give a whole number above zero")
     return int(text)
+
+
+def share(text: str) -> float:
+    """``1%`` or ``0.01``."""
+    try:
+        return parse_share(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
 
 
 def between(fewest: int, most: int, what: str) -> Callable[[str], int]:

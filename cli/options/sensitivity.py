@@ -43,7 +43,7 @@ def add_sensitivity_options(parser: argparse.ArgumentParser) -> None:
     add_data_options(group)
     add_count(group, "--images", 32, "how many of them")
     group.add_argument("--save-sensitivity", metavar="FILE", help="keep the scores for --sensitivity FILE")
-    add_settings(group, "objective")
+    add_settings(group, "objective", default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,12 @@ class Prepared:
 
 
 def prepare(args: argparse.Namespace, targets: Iterable[str], budgets: Mapping[str, str]) -> Prepared:
-    """All that the options name, with one sensitivity for all devices; what can be checked is checked first."""
+    """All that the options name, with one sensitivity for all devices; what can be checked is checked first.
+
+    Sets ``args.objective`` if it was not given.
+    """
+    if args.objective is None:
+        args.objective = "error" if args.activation_bits == "apart" else "linear"
     name = _name(args.sensitivity or _DEFAULT)
     if name is None and args.save_sensitivity is not None:
         raise HwbmpqError("--save-sensitivity: nothing is measured if --sensitivity names a file")
@@ -106,6 +111,7 @@ def _search_spaces(
     options = {
         "bits": args.bits,
         "activation_bits": args.activation_bits,
+        "activation_widths": args.activation_widths,
         "pin": args.pin,
         "keep_float": args.keep_float or (),
     }
@@ -159,10 +165,21 @@ def _measure(
             method=name,
             on_batch=advance,
             is_trained=_has_weights(args),
+            with_activations=args.objective == "error",
         )
     if args.save_sensitivity:
         hwbmpq.sensitivity.save_sensitivity(found, Path(args.save_sensitivity), model=model.spec)
     return found
+
+
+def read_sensitivity(args: argparse.Namespace) -> "tuple[str | None, Sensitivity | None]":
+    """What ``--sensitivity`` names, if it was given: a method, or the scores in a file."""
+    if args.sensitivity is None:
+        return None, None
+    name = _name(args.sensitivity)
+    if name is not None:
+        return name, None
+    return None, hwbmpq.sensitivity.load_sensitivity(Path(args.sensitivity))
 
 
 def _name(spec: str) -> str | None:

@@ -7,7 +7,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import hwbmpq
-from hwbmpq.cli.options.common import RegistryNames, activation_bits, parse_bits, several
+from hwbmpq.cli.options.common import RegistryNames, activation_bits, parse_bits, several, share
 from hwbmpq.cli.options.parser import Within
 from hwbmpq.errors import HwbmpqError, UnknownNameError
 from hwbmpq.normalisation import given_normalisation
@@ -18,22 +18,28 @@ if TYPE_CHECKING:
     from hwbmpq.training import RunDirectory, RunSettings
 
 _GROUPS = {
+    "accuracy": "max_drop min_accuracy minimise",
     "method": "method objective sensitivity quantizer",
     "data": "data data_root normalise mean std layout task train_images validation test_images calibration_images augment "
     "workers",
-    "schedule": "epochs warmup_epochs interval_epochs decide_after max_steps",
+    "schedule": "epochs warmup_epochs interval_epochs decide_after max_steps start settle",
+    "distillation": "distill teacher temperature",
 }
 """The settings that ``compress`` lists together; what stands in no group is about optimization."""
 _VALUES = {
     "model": "SPEC",
     "input": "CxHxW",
     "weights": "FILE",
+    "teacher": "MODEL[=FILE]",
     "data_root": "DIR",
     "normalise": "none|imagenet|data|MEAN/STD",
     "mean": "0.5,0.4,0.4",
     "std": "0.2,0.2,0.2",
     "device": "auto|cpu|cuda|mps",
     "validation": "SHARE|COUNT",
+    "max_drop": "1%",
+    "min_accuracy": "91%",
+    "minimise": "COST",
     "decide_after": "20,40,100",
     "lr_decay_at": "0.4,0.7",
     int: "N",
@@ -85,14 +91,16 @@ def _argument(name: str, annotation: Any) -> dict[str, Any]:
     if name == "task":
         tasks = RegistryNames(TASKS, ("file",))
         return {"type": tasks, "choices": tasks, "metavar": "NAME"}
-    if name == "bits":
+    if name in ("max_drop", "min_accuracy"):
+        return {"type": share, "metavar": _VALUES[name]}
+    if name in ("bits", "activation_widths"):
         return {"type": parse_bits, "metavar": "2,4,8"}
     if name == "pin":
         return {"action": _Pins, "nargs": "+", "metavar": "PATTERN=WIDTH", "default": None}
     if name == "keep_float":
         return {"action": "extend", "nargs": "+", "metavar": "PATTERN", "default": None}
     if name == "activation_bits":
-        words = ("auto", "same", "widest", "float")
+        words = ("auto", "same", "widest", "apart", "float")
         return {"type": activation_bits(*words), "metavar": f"{'|'.join(words)}|N"}
     kinds = (annotation,) if get_origin(annotation) in (Literal, tuple) else get_args(annotation)
     kind = next((kind for kind in kinds if kind is not NoneType), annotation)
@@ -168,7 +176,7 @@ def add_allocation_options(parser: argparse.ArgumentParser, **options: Any) -> N
     """The widths to choose among, and who chooses."""
     add_settings(
         parser.add_argument_group("widths"),
-        "bits activation_bits per_channel pin keep_float solver",
+        "bits activation_bits activation_widths per_channel pin keep_float solver",
         **options,
     )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import hwbmpq
 from hwbmpq.cli.console import Console, Text, escape
+from hwbmpq.cli.render.accuracy import print_accuracy
 from hwbmpq.cli.render.plan import plan_strip, print_plan, strip
 from hwbmpq.cli.render.tables import in_bytes, plain_table, print_remarks, print_table, shorten
 from hwbmpq.units import counted
@@ -33,6 +34,8 @@ def print_report(console: Console, report: "RunReport", *, all_rows: bool = Fals
     if report.plan is not None:
         print_plan(console, report.plan, title=report.facts.title, all_rows=all_rows)
         console.print()
+    if report.accuracy is not None:
+        print_accuracy(console, report.accuracy, title="Accuracy that was measured")
     _print_epochs(console, report)
     _print_moves(console, report, all_rows=all_rows)
     _print_storage(console, report)
@@ -159,6 +162,8 @@ def print_run(
 ) -> None:
     if result.plan is not None:
         print_plan(console, result.plan, title=title, all_rows=all_rows)
+    if result.accuracy is not None:
+        print_accuracy(console, result.accuracy, title="Accuracy that was measured")
     for line in [*accuracy_lines(result, settings), *_decision_lines(result)]:
         console.print(line)
     if result.size is not None:
@@ -211,12 +216,27 @@ def accuracy_lines(result: "Compression", settings: "RunSettings") -> list[str]:
         in_float, change = progress.float_accuracy, found.value - progress.float_accuracy
         line += f"; the weights it began with had {metric.text(in_float)} in float ({metric.change(change)})"
     lines = [line]
+    if progress.calibrated is not None:
+        lines.append(_calibrated_line(result, progress.calibrated))
     if progress.best_epoch and progress.best_epoch < settings.epochs:
         value = metric.text(progress.best_accuracy)
         lines.append(
             f"best {result.compared_on} {escape(metric.name)} {value} after epoch {progress.best_epoch}, kept as best.pt"
         )
     return lines
+
+
+def _calibrated_line(result: "Compression", calibrated: float) -> str:
+    """How calibration alone compares with training, on the same images."""
+    progress, metric = result.progress, result.metric
+    trained = progress.records[-1][f"{result.compared_on}_{metric.key}"]
+    figures = (
+        f"{result.compared_on} {escape(metric.name)}: {metric.text(calibrated)} calibrated, "
+        f"{metric.text(trained)} trained"
+    )
+    if progress.keeps_calibrated:
+        return f"{figures}: training did not help, so the calibrated network is kept"
+    return figures
 
 
 def _decision_lines(result: "Compression") -> list[str]:

@@ -3,6 +3,8 @@
 from importlib import import_module as _import_module
 from types import ModuleType as _ModuleType
 
+from hwbmpq.report.accuracy import AccuracyProbe as AccuracyProbe
+from hwbmpq.report.accuracy import AccuracySearch as AccuracySearch
 from hwbmpq.report.run_report import Epoch as Epoch
 from hwbmpq.report.run_report import Headline as Headline
 from hwbmpq.report.run_report import RunReport as RunReport

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from hwbmpq.errors import printable
+from hwbmpq.report.accuracy import AccuracySearch
 from hwbmpq.report.values import Plan, RunFacts
 from hwbmpq.units import shown
 from hwbmpq.values import Metric
@@ -103,6 +104,10 @@ def check_records(
     _RESULT.validate_python(result)
     decisions = [record.decision for record in _HISTORY.validate_python(history) if record.decision]
     _check_words([*facts.tables, *(table.unit for table in facts.tables.values()), *facts.limits])
+    for search in (facts.accuracy, None if result is None else result.get("accuracy_search")):
+        if search is not None:
+            found = search if isinstance(search, AccuracySearch) else AccuracySearch.from_dict(search)
+            _check_words([found.cost, found.unit, found.asked, found.metric.name])
     moved = {move.layer for decision in decisions for move in decision.moves}
     layers, nodes = {layer.name for layer in facts.layers}, {node.name for node in facts.nodes}
     if not moved <= layers or not {node for edge in facts.edges for node in edge} <= nodes:

@@ -15,6 +15,7 @@ from hwbmpq.deprecated import warn
 from hwbmpq.errors import HwbmpqError, cut
 from hwbmpq.io import read_json
 from hwbmpq.report import run_files
+from hwbmpq.report.accuracy import AccuracySearch
 from hwbmpq.report.records import check_plan, check_records
 from hwbmpq.report.storage import StorageLine, storage_lines
 from hwbmpq.report.trade_off import TradeOff, find_trade_off
@@ -139,6 +140,8 @@ class RunReport:
     trade_off: TradeOff | None = None
     packed_file: Mapping[str, Any] | None = None
     """The account of the file on disk."""
+    accuracy: AccuracySearch | None = None
+    """What was measured along a cost, where accuracy was asked for."""
     state: str = "planned"
     """``planned``, ``finished``, or ``epoch 3 of 20``."""
 
@@ -167,6 +170,7 @@ class RunReport:
             "moves": [asdict(move) for move in self.moves],
             "sensitivities": {str(epoch): dict(found) for epoch, found in self.sensitivities.items()},
             "trade_off": None if self.trade_off is None else self.trade_off.to_dict(),
+            "accuracy_search": None if self.accuracy is None else self.accuracy.to_dict(),
             "packed_file": self.packed_file,
             "storage": [asdict(line) for line in self.storage],
         }
@@ -205,8 +209,16 @@ def build_report(
         sensitivities={epoch: decision["decided_by"]["scores"] for epoch, decision in decisions.items()},
         trade_off=trade_off,
         packed_file=None if result is None else result.get("packed_file"),
+        accuracy=_accuracy(facts, result),
         state="finished" if result is not None else state if facts.settings else "planned",
     )
+
+
+def _accuracy(facts: RunFacts, result: Mapping[str, Any] | None) -> AccuracySearch | None:
+    """The probes of a run, with what it reached once it has ended."""
+    written = None if result is None else result.get("accuracy_search")
+    found = facts.accuracy if written is None else AccuracySearch.from_dict(written)
+    return None if found is None else found.checked(len(facts.layers))
 
 
 def _costs_now(facts: RunFacts, last: Mapping[str, Any]) -> list[Headline]:

@@ -11,6 +11,7 @@ from hwbmpq.allocate import Explanation
 from hwbmpq.allocate.allocation import WrittenAllocation
 from hwbmpq.costs.table import CostTable, FigureUse, Number, Uncosted, WrittenPrecision, no_figure
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.report.accuracy import AccuracySearch
 from hwbmpq.values import Layer, Precision, Sensitivity, TieGroup, Unquantized
 
 _NO_DIFFERENCE = 1e-6
@@ -214,6 +215,8 @@ class RunFacts:
     """Of the run; empty for a plan."""
     command: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
+    accuracy: AccuracySearch | None = None
+    """The probes that the budget was found by, where accuracy was asked for."""
 
     @property
     def figures(self) -> tuple[FigureUse, ...]:

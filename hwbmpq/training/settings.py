@@ -23,7 +23,7 @@ from hwbmpq.normalisation import given_normalisation
 from hwbmpq.registry import DATA_SOURCES, METHODS, OBJECTIVES, QUANTIZERS, SENSITIVITIES, SOLVERS, TASKS
 from hwbmpq.search.config import AllocationConfig, setting_problems
 from hwbmpq.training.recipes import get_paper_recipe, recipe_for
-from hwbmpq.units import shown
+from hwbmpq.units import parse_share, shown
 
 _MOST = 2**31
 """Above any count of images, epochs or classes; what a file asks for may be memory."""
@@ -38,6 +38,9 @@ CHOSEN_BY_NAME = {
     "sensitivity": SENSITIVITIES,
     "quantizer": QUANTIZERS,
 }
+
+_WITHOUT_BUDGET = ("fp32", "hpq", "ad")
+"""Methods that choose widths whatever they cost."""
 
 
 class RunSettings(AllocationConfig):
@@ -133,6 +136,14 @@ class RunSettings(AllocationConfig):
     """Mixed float precision while training."""
     seed: int = Field(default=0, ge=0)
     """Seed for weights, data order and augmentation."""
+    distill: float = Field(default=0.0, ge=0, le=1)
+    """Share of the loss that is the divergence from a float network's answers; by default 0 without given weights. The
+    teacher is the network that the run starts from, in float, or --teacher."""
+    temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Softens the teacher's answers."""
+    teacher: str | None = None
+    """A float network to learn from, MODEL or MODEL=WEIGHTS, such as hwbmpq:resnet56=resnet56.pt; by default the network
+    itself with the weights that the run starts from."""
     # comparison
     baseline: bool = False
     """Also train the widest single width that fits the budget, the same way, and compare."""
@@ -141,6 +152,24 @@ class RunSettings(AllocationConfig):
     """Where to train: auto, cpu, cuda or mps."""
     checkpoint_minutes: float = Field(default=10.0, gt=0)
     """Time between checkpoints inside an epoch; there is one after each anyway."""
+    # accuracy as the question
+    max_drop: float | None = Field(default=None, ge=0, lt=1)
+    """Find the smallest cost whose accuracy on validation images is at most this far below that of the given weights in
+    float: 1% is one point (97.5% to 96.5%)."""
+    min_accuracy: float | None = Field(default=None, gt=0, le=1)
+    """Find the smallest cost whose accuracy on validation images is at least this, such as 91%."""
+    minimise: str | None = None
+    """The cost that --max-drop and --min-accuracy make small: memory, flash, latency, energy … (by default memory)."""
+
+    @property
+    def asks_for_accuracy(self) -> bool:
+        """Whether a budget has to be found by accuracy first."""
+        return self.max_drop is not None or self.min_accuracy is not None
+
+    @field_validator("max_drop", "min_accuracy", mode="before")
+    @classmethod
+    def _in_percent(cls, given: Any) -> Any:
+        return parse_share(given) if isinstance(given, str) else given
 
     @field_validator("*", mode="before")
     @classmethod
@@ -187,6 +216,15 @@ class RunSettings(AllocationConfig):
     def _registered_task(cls, spec: str) -> str:
         return spec if spec.startswith("file:") else TASKS.resolve(spec)
 
+    @field_validator("teacher")
+    @classmethod
+    def _installed_teacher(cls, spec: str | None) -> str | None:
+        if spec is not None and spec.partition(":")[0] not in ("timm", "torchvision", "hwbmpq"):
+            raise ValueError(
+                "name a network as timm:NAME, torchvision:NAME or hwbmpq:NAME; from Python any module can teach"
+            )
+        return spec
+
     @field_validator("input")
     @classmethod
     def _not_huge(cls, size: str | None) -> str | None:
@@ -211,6 +249,14 @@ class RunSettings(AllocationConfig):
             raise ValueError("without epochs there are no steps: leave out max_steps")
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0")
+        if self.minimise is not None and not self.asks_for_accuracy:
+            raise ValueError(
+                "--minimise is for a demand on accuracy: give --max-drop 1% or --min-accuracy 91% as well"
+            )
+        if self.asks_for_accuracy and self.method in _WITHOUT_BUDGET:
+            raise ValueError(
+                f"the method {self.method} keeps no budget: --max-drop and --min-accuracy need one that does, such as bmpq"
+            )
         return self
 
 

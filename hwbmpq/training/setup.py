@@ -2,6 +2,7 @@
 
 import ctypes
 import platform
+import random
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hwbmpq import distributed
 from hwbmpq.data.batches import Batches, LoaderBatches, LoaderImages, TrainingBatches
 from hwbmpq.data.chance import chance_remark
 from hwbmpq.data.images import ImageData, LabelledImages
@@ -60,6 +62,21 @@ def place(network: nn.Module, device: torch.device, data: ImageData) -> nn.Modul
     if len(data.train.input_size) == 3:
         return network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
     return network.to(device)
+
+
+def seed_everything(settings: RunSettings) -> None:
+    """Networks may draw from either generator; a run that starts over must draw the same."""
+    seed = settings.seed + distributed.rank()  # ranks that drop out the same neurons would learn less
+    torch.manual_seed(seed)
+    random.seed(seed)
+
+
+def get_ready(network: nn.Module, data: ImageData, settings: RunSettings, task: Task) -> None:
+    """Memory, random numbers and the network's place, once it is known to fit the data."""
+    keep_freed_memory()
+    seed_everything(settings)
+    check_outputs(network, data, task)
+    place(network, find_device(settings.device, distributed.local_rank()), data)
 
 
 def example_input(network: nn.Module, images: LabelledImages | LoaderImages) -> ModelInputs:

@@ -73,8 +73,9 @@ def inference_cost(content: bytes) -> dict[str, float]:
 
 
 def test_resnets_give_the_same_answers(resnet: Exported) -> None:
-    found = compare(resnet.network, QonnxNetwork(resnet.graph.content), [some_images()])
-    assert found.inputs == 3
+    # In some images an activation lies so close to a rounding boundary that the order of a sum decides.
+    found = compare(resnet.network, QonnxNetwork(resnet.graph.content), [some_images(batch=15)])
+    assert found.inputs == 15
     assert found.median_difference <= 1e-4
 
 

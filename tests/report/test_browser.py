@@ -78,8 +78,8 @@ def test_the_slider_repaints_widths_and_costs(opened: Any) -> None:
     assert narrow[0] == "8 2 2 2 2 8"
     assert wide[0] == "8 4 4 4 4 8"
     assert narrow[1] != wide[1]
-    assert "0.0 % of the objective's range" in narrow[2]
-    assert "100.0 % of the objective's range" in wide[2]
+    assert "0.0 % of the expected benefit kept" in narrow[2]
+    assert "100.0 % of the expected benefit kept" in wide[2]
     assert "memory" in wide[2]
     assert wide[3] > 0
 

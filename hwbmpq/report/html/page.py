@@ -1,7 +1,7 @@
 """The page: what its template shows, and the picture of the network."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,11 @@ import networkx as nx
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from hwbmpq.costs.table import no_figure
+from hwbmpq.costs.table import Number, no_figure
 from hwbmpq.errors import HwbmpqError, printable
 from hwbmpq.io import atomic_write
-from hwbmpq.report import CostReport, Headline, RunReport
+from hwbmpq.report import AccuracyProbe, AccuracySearch, CostReport, Headline, Plan, RunReport
+from hwbmpq.report.html.accuracy_plot import accuracy_plot
 from hwbmpq.report.html.plot_style import Plot, colour_of, of_width, short, text_on
 from hwbmpq.report.html.plots import (
     breakdown_plot,
@@ -76,7 +77,7 @@ def _section(report: RunReport) -> dict[str, Any]:
         sensitivity_plot(report),
         learning_plot([report]),
         breakdown_plot(report),
-        frontier_plot([report]),
+        accuracy_plot(report) or frontier_plot([report]),
     ]
     costs = [] if report.plan is None else report.plan.costs.values()
     return {
@@ -87,7 +88,23 @@ def _section(report: RunReport) -> dict[str, Any]:
         "memories": [cost for cost in costs if cost.capacity],
         "partial": [line for cost in costs for line in _partial(cost)],
         "cells": _cells(report),
+        "slider_hint": _slider_hint(report),
     }
+
+
+def _slider_hint(report: RunReport) -> str:
+    """What the slider goes along."""
+    if report.accuracy is not None:
+        cost = report.accuracy.cost
+        return f"Move the slider along the probes, from little {cost} to much; each was measured on validation images."
+    cost = "cost" if report.trade_off is None else report.trade_off.cost
+    hint = (
+        f"Move the slider along the best widths for each {cost}. These widths would be chosen with the sensitivities of the "
+        "last decision, without training again"
+    )
+    metrics = [headline.name for headline in report.headlines if headline.is_metric]
+    is_classifier = all(name.endswith("accuracy") for name in metrics)
+    return f"{hint}; hwbmpq frontier --accuracy measures them." if is_classifier else f"{hint}."
 
 
 def _partial(cost: CostReport) -> Iterator[str]:
@@ -142,27 +159,50 @@ def _colours(bits: int) -> tuple[str, str]:
 
 
 def _data(reports: Sequence[RunReport]) -> dict[str, Any]:
-    """What the script needs for the slider."""
+    """What the script needs for the slider: measured points where there are some, else expected ones."""
+    if len(reports) == 1 and reports[0].plan is not None and reports[0].accuracy is not None:
+        return _slider(reports[0], reports[0].plan, *_measured(reports[0].accuracy))
     trade_off = reports[0].trade_off if len(reports) == 1 else None
     if trade_off is None or reports[0].plan is None:
         return {"points": []}
-    widths = sorted({bits for point in trade_off.points for bits in point.weight_bits})
-    units = {name: cost.unit for name, cost in reports[0].plan.costs.items()}
-    totals = [float(point.costs[trade_off.cost]) for point in trade_off.points]
-    fitting = [place for place, total in enumerate(totals) if total <= float(trade_off.chosen.cost)]
+    points = [(point.weight_bits, point.costs, _benefit(point.share)) for point in trade_off.points]
+    return _slider(reports[0], reports[0].plan, trade_off.cost, points)
+
+
+_Stops = list[tuple[tuple[int, ...], Mapping[str, Number], str]]
+"""Widths, costs, and what they are worth in words."""
+
+
+def _benefit(share: float) -> str:
+    return f"{100 * share:.1f} % of the expected benefit kept (100 % = all layers at their widest)"
+
+
+def _measured(search: AccuracySearch) -> tuple[str, _Stops]:
+    def worth(probe: AccuracyProbe) -> str:
+        how = "trained" if probe.is_trained else "calibrated"
+        change = search.metric.change(probe.value - search.in_float)
+        return f"validation {search.metric.name} {search.metric.text(probe.value)} ({change} against float), {how}"
+
+    return search.cost, [(probe.weight_bits, probe.costs, worth(probe)) for probe in search.curve]
+
+
+def _slider(report: RunReport, plan: Plan, cost: str, stops: _Stops) -> dict[str, Any]:
+    units = {name: one.unit for name, one in plan.costs.items()}
+    own = float(plan.costs[cost].total) if cost in plan.costs else 0.0
+    fitting = [place for place, (_, costs, _) in enumerate(stops) if float(costs[cost]) <= own]
     return {
-        "layers": [layer.name for layer in reports[0].facts.layers],
-        "colours": {str(bits): _colours(bits) for bits in widths},
+        "layers": [layer.name for layer in report.facts.layers],
+        "colours": {
+            str(width): _colours(width) for width in sorted({w for bits, _, _ in stops for w in bits})
+        },
         "chosen": fitting[-1] if fitting else 0,
         "points": [
             {
-                "bits": list(point.weight_bits),
-                "share": point.share,
-                "costs": {
-                    name: amount(value, units[name]) for name, value in point.costs.items() if name in units
-                },
+                "bits": list(bits),
+                "worth": worth,
+                "costs": {name: amount(value, units[name]) for name, value in costs.items() if name in units},
             }
-            for point in trade_off.points
+            for bits, costs, worth in stops
         ],
     }
 

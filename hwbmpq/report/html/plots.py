@@ -1,5 +1,5 @@
 """Plots of a report: widths over depth and over time, costs by layer; and curves of one run or several: sensitivity and
-learning over time, the objective over a cost."""
+learning over time, the expected benefit over a cost."""
 
 import math
 from collections import Counter
@@ -135,7 +135,7 @@ def frontier_plot(reports: Sequence[RunReport]) -> Plot | None:
             if kind in kinds:
                 axes.plot([], [], marker, color=INK, label=label)
         axes.set_xlabel(f"{short(first.cost)} ({short(unit)})")
-        axes.set_ylabel("objective (% of its range)")
+        axes.set_ylabel("expected benefit kept (%)")
         axes.set_ylim(-5, 108)
         axes.legend(fontsize=8, loc="lower right")
 
@@ -147,11 +147,11 @@ def frontier_plot(reports: Sequence[RunReport]) -> Plot | None:
 
 def _trade_off_caption(report: RunReport, trade_off: TradeOff, is_one_of_many: bool) -> str:
     who = f"The widths of {report.name}" if is_one_of_many else "The run's widths"
-    reach = f"{trade_off.chosen.share:.1%} of the objective's range at {amount(trade_off.chosen.cost, trade_off.unit)}"
+    reach = f"{trade_off.chosen.share:.1%} of the expected benefit (100 % = all layers at their widest) at {amount(trade_off.chosen.cost, trade_off.unit)}"
     shares = [control.share for control in trade_off.controls if control.kind == "random"]
     spread = f"{min(shares):.0%} to {max(shares):.0%}" if shares else ""
     others = f"; random widths within the same budget {spread}" if shares else ""
-    return f"{who} reach {reach}{others}."
+    return f"{who} keep {reach}{others}."
 
 
 def _draw_trade_off(
@@ -174,7 +174,7 @@ def _draw_trade_off(
         (mark,) = axes.plot(*place, marker, color=colour, label=label, **style)
         cost = amount(control.cost, trade_off.unit)
         budget = "" if control.fits else ", over budget"
-        tips.add(mark, f"{name}{control.name}: {cost}, {control.share:.1%} of the objective's range{budget}")
+        tips.add(mark, f"{name}{control.name}: {cost}, {control.share:.1%} of the expected benefit{budget}")
 
 
 def widths_plot(report: RunReport) -> Plot | None:

@@ -32,7 +32,7 @@
       });
       const costs = Object.entries(point.costs).map(([name, amount]) => `${name} ${amount}`);
       document.getElementById("what-if-costs").textContent =
-        `${costs.join(", ")}; ${(100 * point.share).toFixed(1)} % of the objective's range`;
+        `${costs.join(", ")}; ${point.worth}`;
     };
     slider.max = data.points.length - 1;
     slider.value = data.chosen;

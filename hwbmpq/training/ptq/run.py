@@ -73,17 +73,7 @@ def calibrate_only(
     with as_float(network):
         progress.float_accuracy = evaluate(network, evaluation_batches(data.test), task).value
     tell(hooks, float_remark(progress.float_accuracy, data, settings, task))
-    if allocator.method.decides != "never":
-        allocator.decide(_sensitivity(network, allocator, data, settings, hooks, task))
-    if not allocator.method.in_float:
-        batches = calibration_batches(
-            data.train, settings.calibration_images, batch_size=_ROUNDING_BATCH, seed=settings.seed
-        )
-        post_training(
-            network,
-            [ModelInputs.of(inputs) for inputs, _ in batches],
-            on_layer=_reporter(hooks, "rounding weights"),
-        )
+    decide_and_round(network, allocator, data, settings, task, hooks)
     found = evaluate(network, evaluation_batches(data.test), task)
     progress.records.append(_record(allocator, figures(task.described, "test", found)))
     if run is not None and distributed.rank() == 0:
@@ -98,6 +88,22 @@ def calibrate_only(
     return progress
 
 
+def decide_and_round(
+    network: nn.Module,
+    allocator: BitAllocator,
+    data: ImageData,
+    settings: RunSettings,
+    task: Task,
+    hooks: Sequence[TrainingHook] = (),
+) -> None:
+    """Change ``network`` in place: widths by sensitivities that are measured now, then rounded weights."""
+    if allocator.method.decides != "never":
+        allocator.decide(calibrated_sensitivity(network, allocator, data, settings, task, hooks))
+    if not allocator.method.in_float:
+        images = rounding_inputs(data, settings)
+        post_training(network, images, on_layer=_reporter(hooks, "rounding weights"))
+
+
 def _reporter(hooks: Sequence[TrainingHook], what: str) -> Callable[[int, int], None]:
     def report(done: int, total: int) -> None:
         for hook in hooks:
@@ -106,14 +112,23 @@ def _reporter(hooks: Sequence[TrainingHook], what: str) -> Callable[[int, int], 
     return report
 
 
-def _sensitivity(
+def rounding_inputs(data: ImageData, settings: RunSettings) -> list[ModelInputs]:
+    """What ``post_training`` looks at in a run: training images, always the same for one seed."""
+    batches = calibration_batches(
+        data.train, settings.calibration_images, batch_size=_ROUNDING_BATCH, seed=settings.seed
+    )
+    return [ModelInputs.of(inputs) for inputs, _ in batches]
+
+
+def calibrated_sensitivity(
     network: nn.Module,
     allocator: BitAllocator,
     data: ImageData,
     settings: RunSettings,
-    hooks: Sequence[TrainingHook],
     task: Task,
+    hooks: Sequence[TrainingHook] = (),
 ) -> Sensitivity:
+    """What a run without training allocates by."""
     space, report = allocator.space, _reporter(hooks, "measuring sensitivity")
     total = max(1, settings.calibration_images // CALIBRATION_BATCH)
     return measure_sensitivity(
@@ -126,6 +141,7 @@ def _sensitivity(
         on_batch=lambda done: report(done, total),
         seed=settings.seed,
         loss=loss_of(task),
+        activation_widths=space.activation_widths if settings.objective == "error" else {},
     )
 
 
