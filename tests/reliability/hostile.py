@@ -166,13 +166,13 @@ def _changed(before: dict[str, bytes], after: dict[str, bytes]) -> list[str]:
     return sorted(path for path in before | after if before.get(path) != after.get(path))
 
 
-def problems(chosen: Case, seen: Seen) -> list[str]:
+def problems(chosen: Case, seen: Seen, *, longest_s: float = LONGEST_S) -> list[str]:
     """What is wrong with the way a command dealt with a case; nothing, if all is well."""
     found = {
         "the stranger's code ran": seen.executed,
         f"changed outside: {seen.changed_outside}": bool(seen.changed_outside),
         f"it hung for {_HANGS_AFTER_S:.0f} s": seen.code is None,
-        f"{seen.cpu_s:.1f} s": seen.cpu_s > LONGEST_S,
+        f"{seen.cpu_s:.1f} s": seen.cpu_s > longest_s,
         f"{seen.mib} MiB": seen.mib > MOST_MIB,
         f"exit code {seen.code}": seen.code is not None and seen.code not in (0, 2),
         "a traceback": "Traceback" in seen.err,
