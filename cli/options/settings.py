@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 _GROUPS = {
     "accuracy": "max_drop min_accuracy minimise",
     "method": "method objective sensitivity quantizer",
-    "data": "data data_root normalise mean std layout task train_images validation test_images calibration_images augment "
+    "data": "data data_root normalise mean std layout task train_images validation test_images augment "
     "workers",
+    "calibration": "calibrate calibration_images",
     "schedule": "epochs warmup_epochs interval_epochs decide_after max_steps start settle",
-    "distillation": "distill teacher temperature",
+    "distillation": "distill distill_loss teacher temperature",
 }
 """The settings that ``compress`` lists together; what stands in no group is about optimization."""
 _VALUES = {

@@ -70,10 +70,10 @@ def held_out(labels: Tensor | None, total: int, count: int, seed: int) -> Tensor
 def _image_split(images: LabelledImages, count: int, seed: int) -> tuple[LabelledImages, LabelledImages]:
     held = held_out(images.labels, len(images), count, seed)
     kept = torch.ones(len(images), dtype=torch.bool).index_fill_(0, held, False).nonzero().flatten()
-    return _some(images, kept), _some(images, held)
+    return subset(images, kept), subset(images, held)
 
 
-def _some(images: LabelledImages, indices: Tensor) -> LabelledImages:
+def subset(images: LabelledImages, indices: Tensor) -> LabelledImages:
     """Some of the images; those in memory are not copied."""
 
     def of(streamed: Any) -> Any:

@@ -121,8 +121,7 @@ def _round_with_data(
     on_layer: Callable[[int, int], None] | None,
 ) -> list[QuantizedLayer]:
     """Round the layers that run on the images; returns them."""
-    reference = copy.deepcopy(model).eval()
-    assign(reference, {name: FLOAT_BITS for name, _ in quantized_layers(model)})
+    reference = float_copy(model)
     twins: dict[str, Any] = dict(quantized_layers(reference))
     with eval_mode(model):
         calls = _calls_by_layer(model, layers, inputs[0].part(slice(1)))
@@ -140,6 +139,13 @@ def _round_with_data(
                 if on_layer is not None:
                     on_layer(done + 1, len(calls))
     return list(calls)
+
+
+def float_copy(model: nn.Module) -> nn.Module:
+    """A copy in evaluation mode that rounds nothing."""
+    reference = copy.deepcopy(model).eval()
+    assign(reference, {name: FLOAT_BITS for name, _ in quantized_layers(model)})
+    return reference
 
 
 def _roundable(model: nn.Module) -> list[QuantizedLayer | QuantizedWeight]:

@@ -18,15 +18,19 @@ from hwbmpq.tasks import Task
 from hwbmpq.training.evaluation import evaluate, evaluation_batches, figures
 from hwbmpq.training.hooks import Progress, TrainingHook, tell
 from hwbmpq.training.ptq.calibration import Batches, calibrate_inputs, inputs_of
-from hwbmpq.training.ptq.rounding import round_weights
+from hwbmpq.training.ptq.reconstruction import reconstruct, reconstruction_batches, split_images
+from hwbmpq.training.ptq.rounding import float_copy, round_weights
 from hwbmpq.training.run_directory import RunDirectory
 from hwbmpq.training.settings import RunSettings
 from hwbmpq.training.setup import CALIBRATION_BATCH, calibration_batches, float_remark
+from hwbmpq.training.start import float_weights_of, restore_fractions
 from hwbmpq.values import Sensitivity
 
 ROUNDING_IMAGES = 256
 """More images hardly change how a ResNet-20 is rounded, and each layer takes a pass over them."""
 _ROUNDING_BATCH = 64
+_MOST_MEASURED = 512
+"""Clipping points and sensitivities need no more; the many images of ``--calibrate best`` are for ``reconstruct``."""
 
 
 def post_training(
@@ -100,8 +104,43 @@ def decide_and_round(
     if allocator.method.decides != "never":
         allocator.decide(calibrated_sensitivity(network, allocator, data, settings, task, hooks))
     if not allocator.method.in_float:
-        images = rounding_inputs(data, settings)
-        post_training(network, images, on_layer=_reporter(hooks, "rounding weights"))
+        round_as_set(network, data, settings, hooks)
+
+
+def round_as_set(
+    network: nn.Module, data: ImageData, settings: RunSettings, hooks: Sequence[TrainingHook] = ()
+) -> None:
+    """Change ``network`` in place, whose widths are assigned: ``post_training``, and what ``--calibrate`` asks for.
+
+    With learned steps, weights are left as near to what they were as their codes allow: the network computes the same, and
+    what is trained next starts beside the boundaries between codes.
+    """
+    before = float_weights_of(network)
+    if settings.calibrate == "fast":
+        _round(network, data, settings, hooks)
+        restore_fractions(network, before)
+        return
+    reference, (seen, others) = float_copy(network), split_images(data, settings)
+    _round(network, seen, settings, hooks)
+    restore_fractions(network, before)
+    batches, steps = reconstruction_batches(seen, settings)
+    is_better = reconstruct(
+        network,
+        reference,
+        batches,
+        steps=steps,
+        compared_on=rounding_inputs(others, settings),
+        on_step=_reporter(hooks, "imitating the float network"),
+    )
+    if not is_better:
+        tell(
+            hooks,
+            ["learning to repeat the float network's answers did not help: --calibrate fast is as good"],
+        )
+
+
+def _round(network: nn.Module, data: ImageData, settings: RunSettings, hooks: Sequence[TrainingHook]) -> None:
+    post_training(network, rounding_inputs(data, settings), on_layer=_reporter(hooks, "rounding weights"))
 
 
 def _reporter(hooks: Sequence[TrainingHook], what: str) -> Callable[[int, int], None]:
@@ -112,10 +151,15 @@ def _reporter(hooks: Sequence[TrainingHook], what: str) -> Callable[[int, int], 
     return report
 
 
+def _measured_images(settings: RunSettings) -> int:
+    count = settings.calibration_images
+    return min(count, _MOST_MEASURED) if settings.calibrate == "best" else count
+
+
 def rounding_inputs(data: ImageData, settings: RunSettings) -> list[ModelInputs]:
     """What ``post_training`` looks at in a run: training images, always the same for one seed."""
     batches = calibration_batches(
-        data.train, settings.calibration_images, batch_size=_ROUNDING_BATCH, seed=settings.seed
+        data.train, _measured_images(settings), batch_size=_ROUNDING_BATCH, seed=settings.seed
     )
     return [ModelInputs.of(inputs) for inputs, _ in batches]
 
@@ -130,11 +174,12 @@ def calibrated_sensitivity(
 ) -> Sensitivity:
     """What a run without training allocates by."""
     space, report = allocator.space, _reporter(hooks, "measuring sensitivity")
-    total = max(1, settings.calibration_images // CALIBRATION_BATCH)
+    count = _measured_images(settings)
+    total = max(1, count // CALIBRATION_BATCH)
     return measure_sensitivity(
         network,
         space.graph,
-        calibration_batches(data.train, settings.calibration_images, seed=settings.seed),
+        calibration_batches(data.train, count, seed=settings.seed),
         method="activation_density" if settings.method == "ad" else settings.sensitivity,
         precisions=space.as_trained(space.widest),
         widths={name: [p.weight_bits for p in options] for name, options in space.choices.items()},
