@@ -61,7 +61,6 @@ from hwbmpq.training.setup import (
     starts_from_weights,
     training_batches,
 )
-from hwbmpq.training.start import float_weights_of, restore_fractions
 from hwbmpq.training.trainer import Trainer
 from hwbmpq.values import Metric
 
@@ -329,11 +328,20 @@ def _teacher(
     """The float network that a run learns from: another one, or ``network`` before it is quantized."""
     if not settings.distill or not settings.epochs or not task.has_classes:
         return None
-    share, temperature = settings.distill, settings.temperature
-    if given is None:
-        return Teacher.copied(network, share=share, temperature=temperature)
-    place(given, find_device(settings.device, distributed.local_rank()), data)
-    return Teacher(given, share=share, temperature=temperature)
+    options: dict[str, Any] = {
+        "share": settings.distill,
+        "compares": settings.distill_loss,
+        "temperature": settings.temperature,
+    }
+    if given is not None:
+        place(given, find_device(settings.device, distributed.local_rank()), data)
+        return Teacher(given, **options)
+    if not starts_from_weights(settings):
+        raise HwbmpqError(
+            "there is no float network to learn from: the weights are random",
+            hint="give trained weights (--weights FILE), another network (--teacher MODEL=FILE), or leave out --distill",
+        )
+    return Teacher.copied(network, **options)
 
 
 def _begin(
@@ -359,9 +367,7 @@ def _start_from_calibration(
     """Decide widths and round weights before the first epoch, where the settings say so."""
     if trainer.settings.start != "calibrated" or allocator.method.in_float:
         return
-    before = float_weights_of(trainer.model)
     decide_and_round(trainer.model, allocator, data, trainer.settings, trainer.task, hooks)
-    restore_fractions(trainer.model, before)
     trainer.start_from_calibration()
 
 

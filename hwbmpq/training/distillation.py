@@ -1,7 +1,7 @@
 """Distillation: a quantized network learns from what a float network answers to the same images."""
 
 import copy
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,17 +14,28 @@ from hwbmpq.errors import HwbmpqError
 class Teacher:
     """A float network in evaluation mode, and how much of the loss is its share."""
 
-    def __init__(self, network: nn.Module, *, share: float, temperature: float = 1.0) -> None:
-        """``network`` is used as it is; ``Teacher.copied`` leaves the original free to be quantized."""
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        share: float,
+        compares: Literal["mse", "kl"] = "mse",
+        temperature: float = 1.0,
+    ) -> None:
+        """``network`` is used as it is; ``Teacher.copied`` leaves the original free to be quantized.
+
+        ``compares``: scores by their mean squared difference, or probabilities by their divergence. On images that the
+        teacher was trained on its probabilities are nearly 0 and 1, and tell little; its scores still differ.
+        """
         self.network = network.eval().requires_grad_(False)
-        self.share, self.temperature = share, temperature
+        self.share, self.compares, self.temperature = share, compares, temperature
 
     @classmethod
-    def copied(cls, network: nn.Module, *, share: float, temperature: float = 1.0) -> "Teacher":
-        return cls(copy.deepcopy(network), share=share, temperature=temperature)
+    def copied(cls, network: nn.Module, **options: Any) -> "Teacher":
+        return cls(copy.deepcopy(network), **options)
 
     def loss(self, outputs: Any, inputs: ModelInputs, own: Tensor) -> Tensor:
-        """``own``, the loss by the labels, mixed with the divergence from the teacher's answers."""
+        """``own``, the loss by the labels, mixed with the difference from the teacher's answers."""
         with torch.no_grad():
             wanted = first_tensor(inputs.call(self.network))
         scores = first_tensor(outputs)
@@ -34,11 +45,16 @@ class Teacher:
                 f"the teacher answers with {seen[0]}, the network with {seen[1]}",
                 hint="a teacher has the network's classes",
             )
+        return (1 - self.share) * own + self.share * self._difference(scores.float(), wanted.float())
+
+    def _difference(self, scores: Tensor, wanted: Tensor) -> Tensor:
+        if self.compares == "mse":
+            return F.mse_loss(scores, wanted)
         divergence = F.kl_div(
-            F.log_softmax(scores.float() / self.temperature, dim=1),
-            F.log_softmax(wanted.float() / self.temperature, dim=1),
+            F.log_softmax(scores / self.temperature, dim=1),
+            F.log_softmax(wanted / self.temperature, dim=1),
             reduction="batchmean",
             log_target=True,
         )
         # T² keeps the gradient's size whatever the temperature (Hinton et al. 2015).
-        return (1 - self.share) * own + self.share * self.temperature**2 * divergence
+        return self.temperature**2 * divergence

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from hwbmpq.errors import UnknownNameError
 
@@ -89,31 +89,40 @@ _BY_DATA: dict[str, dict[str, Any]] = {
 }
 _WITHOUT_TRAINING = {"per_channel": True, "objective": "error", "activation_bits": "auto"}
 """Nothing makes up for rounding: a scale for every channel, widths by expected error, wide activations."""
-_FROM_WEIGHTS = {
-    "lr": 0.01,
-    "lr_schedule": "cosine",
-}
+_LEARNED_CALIBRATION = {"quantizer": "learned", "calibration_images": 4096}
+_FROM_WEIGHTS = {"lr": 0.01, "lr_schedule": "cosine"}
 """A trained network is not to be thrown far."""
+_LEARNED = {"quantizer": "learned", "per_channel": True, "objective": "error", "alpha_weight_decay": 0.0}
+"""From trained weights, where the paper's own recipes are not asked for."""
+_FINE_TUNED = {**_FROM_WEIGHTS, **_LEARNED, "nesterov": True, "weight_decay": 1e-4}
+"""Weights that were fetched get a new head, which has to be trained: nobody could teach it."""
 _FROM_CALIBRATION = {
-    "quantizer": "learned",
-    "per_channel": True,
-    "objective": "error",
+    **_LEARNED,
     "start": "calibrated",
     "settle": 0.5,
     "distill": 1.0,
-    "nesterov": True,
-    "weight_decay": 1e-4,
-    "alpha_weight_decay": 0.0,
+    "norms": "frozen",
+    "lr_schedule": "cosine",
+    "optimizer": "adam",
+    "weight_decay": 0.0,
 }
-"""Where the paper's own recipes are not asked for."""
+"""A network that knows its task imitates itself in float: its statistics still hold, and small steps are enough."""
+_CALIBRATION_RATES = {"adam": 0.0005, "adamw": 0.0005, "sgd": 0.003}
 
 
 def recipe_for(
-    data: str, *, epochs: int | None, has_weights: bool, named: Mapping[str, Any] | None = None
+    data: str,
+    *,
+    epochs: int | None,
+    start: Literal["random", "fetched", "given"],
+    calibrate: str = "fast",
+    optimizer: str | None = None,
+    named: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Settings for a data set; warm-up and intervals in proportion where ``epochs`` are fewer or more.
 
-    ``named`` is a paper's recipe: its own data set says how to train, wherever the images are.
+    ``start`` says where weights come from: fetched ones know another task, given ones this one. ``optimizer`` is one that
+    was asked for. ``named`` is a paper's recipe: its own data set says how to train, wherever the images are.
     """
     named = named or {}
     kind = str(named.get("data", data)).partition(":")[0]
@@ -126,10 +135,20 @@ def recipe_for(
     else:
         recipe = {**_ELSEWHERE, **_BY_DATA.get(kind, {})}
         own_epochs, interval = 10, 1  # a tenth
+    if calibrate == "best":
+        recipe |= _LEARNED_CALIBRATION
     if epochs == 0:
         return {**recipe, **_WITHOUT_TRAINING}
-    if has_weights:
-        recipe |= _FROM_WEIGHTS if named else _FROM_WEIGHTS | _FROM_CALIBRATION
+    if start != "random":
+        recipe |= _from_weights(start, optimizer, is_paper=bool(named))
     total = recipe["epochs"] if epochs is None else epochs
     scaled = max(1, round(total * interval / own_epochs))
     return {**recipe, "warmup_epochs": scaled, "interval_epochs": scaled}
+
+
+def _from_weights(start: str, optimizer: str | None, *, is_paper: bool) -> dict[str, Any]:
+    if is_paper:
+        return _FROM_WEIGHTS
+    if start == "fetched":
+        return _FINE_TUNED
+    return {**_FROM_CALIBRATION, "lr": _CALIBRATION_RATES[optimizer or "adam"]}

@@ -91,8 +91,12 @@ class RunSettings(AllocationConfig):
     (by default a tenth, up to 5,000; none for the paper's recipes)."""
     task: str = "classification"
     """What to train for: a loss and a metric by name, or file:PATH.py:NAME, a hwbmpq.tasks.Task of your own."""
+    calibrate: Literal["fast", "best"] = "fast"
+    """How well to calibrate before training, or instead of it. fast: place clipping points, round weights with
+    compensation; best: then weights, steps and clipping points learn to repeat the float network's answers, without
+    labels, which takes minutes."""
     calibration_images: int = Field(default=512, ge=1)
-    """Images for a run without training."""
+    """Training images to calibrate with; by default 512, with --calibrate best 4,096."""
     augment: Literal["none", "crop", "flip-crop", "random-resized-crop", "rand-augment"] | None = None
     """The last two are for photographs; by default what suits the data."""
     workers: int | None = Field(default=None, ge=0, le=256)
@@ -132,15 +136,20 @@ class RunSettings(AllocationConfig):
     """Clip gradients at this norm; by default never."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Label smoothing of the loss."""
+    norms: Literal["train", "frozen"] = "train"
+    """Batch norms. train: normalise by each batch and learn statistics; frozen: keep the statistics of the given weights
+    (by default with --weights)."""
     amp: bool = False
     """Mixed float precision while training."""
     seed: int = Field(default=0, ge=0)
     """Seed for weights, data order and augmentation."""
     distill: float = Field(default=0.0, ge=0, le=1)
-    """Share of the loss that is the divergence from a float network's answers; by default 0 without given weights. The
+    """Share of the loss that is the difference from a float network's answers; by default 1 with --weights, else 0. The
     teacher is the network that the run starts from, in float, or --teacher."""
+    distill_loss: Literal["mse", "kl"] = "mse"
+    """What is compared with the teacher. mse: scores, before softmax; kl: probabilities, after it."""
     temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Softens the teacher's answers."""
+    """Softens the teacher's probabilities (kl)."""
     teacher: str | None = None
     """A float network to learn from, MODEL or MODEL=WEIGHTS, such as hwbmpq:resnet56=resnet56.pt; by default the network
     itself with the weights that the run starts from."""
@@ -281,7 +290,9 @@ def resolve_settings(given: Mapping[str, Any], *, recipe: str | None = None) -> 
     complete = partial(
         recipe_for,
         str(said.get("data", "digits")),
-        has_weights=bool(said.get("weights") or said.get("pretrained")),
+        start="given" if said.get("weights") else "fetched" if said.get("pretrained") else "random",
+        calibrate=str(said.get("calibrate")),
+        optimizer=said["optimizer"] if said.get("optimizer") in ("adam", "adamw", "sgd") else None,
         named=None if recipe is None else get_paper_recipe(recipe).settings,
     )
     completion = complete(epochs=epochs if isinstance(epochs, int) else None)  # else refused below

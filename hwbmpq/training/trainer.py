@@ -156,7 +156,7 @@ class Trainer:
 
     def _train_epoch(self) -> None:
         progress, size = self.progress, self.settings.accumulate
-        self.model.train()
+        self._train_mode()
         batches = self._batches.epoch(progress.epoch, start=progress.batch)
         while progress.batch + size <= self.steps_per_epoch * size:
             group = [batch for _, batch in zip(range(size), batches, strict=False)]
@@ -165,6 +165,13 @@ class Trainer:
             self._step(group)
             progress.batch += size
             self._after_step()
+
+    def _train_mode(self) -> None:
+        self.model.train()
+        if self.settings.norms == "frozen":
+            for module in self.model.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
 
     def _step(self, group: list[tuple[Any, Any]]) -> None:
         self._set_learning_rate()

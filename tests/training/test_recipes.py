@@ -38,20 +38,36 @@ def test_elsewhere_widths_are_decided_by_the_loss_that_they_cost(data: str) -> N
     ],
 )
 def test_warmup_and_intervals_are_in_proportion(data: str, epochs: int, expected: int) -> None:
-    recipe = recipe_for(data, epochs=epochs, has_weights=False)
+    recipe = recipe_for(data, epochs=epochs, start="random")
     assert (recipe["warmup_epochs"], recipe["interval_epochs"]) == (expected, expected)
 
 
 def test_without_epochs_the_recipes_own_count() -> None:
-    assert recipe_for("digits", epochs=None, has_weights=False)["warmup_epochs"] == 2
+    assert recipe_for("digits", epochs=None, start="random")["warmup_epochs"] == 2
 
 
 def test_a_trained_network_is_not_thrown_far() -> None:
-    fresh, trained = (recipe_for("cifar10", epochs=None, has_weights=given) for given in (False, True))
-    assert trained["lr"] < fresh["lr"]
+    fresh, fetched, given = (
+        recipe_for("cifar10", epochs=None, start=start) for start in ("random", "fetched", "given")
+    )
+    assert given["lr"] < fetched["lr"] < fresh["lr"]
+
+
+def test_fetched_weights_learn_their_new_head_from_labels() -> None:
+    recipe = recipe_for("folder:photos", epochs=15, start="fetched")
+    assert recipe["quantizer"] == "learned"
+    assert not recipe.keys() & {"distill", "start", "norms"}
+
+
+def test_the_rate_from_given_weights_suits_the_optimizer_that_was_asked_for() -> None:
+    rates = {
+        name: recipe_for("cifar10", epochs=4, start="given", optimizer=name)["lr"]
+        for name in (None, "adam", "sgd")
+    }
+    assert rates[None] == rates["adam"] < rates["sgd"]
 
 
 def test_without_training_nothing_is_scheduled_and_scales_are_per_channel() -> None:
-    recipe = recipe_for("cifar10", epochs=0, has_weights=True)
+    recipe = recipe_for("cifar10", epochs=0, start="given")
     assert recipe["per_channel"] is True
     assert "warmup_epochs" not in recipe

@@ -121,12 +121,39 @@ def test_fractions_change_weights_but_not_what_is_computed() -> None:
     assert (moved - exact).abs().sum() < 0.8 * (was - exact).abs().sum()
 
 
+def test_frozen_norms_keep_their_statistics_and_train_the_rest() -> None:
+    model = network()
+    before = weights_of(model)
+    pipeline.compress(model, DATA, settings(norms="frozen", epochs=1, validation=0))
+    after = weights_of(model)
+    assert torch.equal(after["bn1.running_mean"], before["bn1.running_mean"])
+    assert torch.equal(after["bn1.num_batches_tracked"], before["bn1.num_batches_tracked"])
+    trained = network()
+    pipeline.compress(trained, DATA, settings(norms="train", epochs=1, validation=0))
+    assert not torch.equal(weights_of(trained)["bn1.running_mean"], before["bn1.running_mean"])
+
+
+def test_random_weights_teach_nothing() -> None:
+    with pytest.raises(HwbmpqError, match="no float network to learn from"):
+        pipeline.compress(network(), DATA, settings(weights=None, distill=0.5))
+
+
+def test_a_teacher_s_scores_are_compared_by_their_squares() -> None:
+    teacher, student = nn.Linear(4, 3), nn.Linear(4, 3)
+    inputs = torch.randn(6, 4)
+    outputs = student(inputs)
+    heard = Teacher(teacher, share=0.75).loss(outputs, ModelInputs.of(inputs), torch.tensor(2.0))
+    torch.testing.assert_close(heard, 0.25 * 2 + 0.75 * (outputs - teacher(inputs)).square().mean())
+
+
 def test_a_teacher_s_loss_is_the_divergence_mixed_with_the_own_loss() -> None:
     teacher, student = nn.Linear(4, 3), nn.Linear(4, 3)
     inputs, labels = torch.randn(6, 4), torch.randint(3, (6,))
     outputs = student(inputs)
     own = F.cross_entropy(outputs, labels)
-    heard = Teacher(teacher, share=0.25, temperature=2.0).loss(outputs, ModelInputs.of(inputs), own)
+    heard = Teacher(teacher, share=0.25, compares="kl", temperature=2.0).loss(
+        outputs, ModelInputs.of(inputs), own
+    )
     p, q = (F.softmax(net(inputs) / 2, dim=1) for net in (teacher, student))
     divergence = (p * (p / q).log()).sum(1).mean()
     torch.testing.assert_close(heard, 0.75 * own + 0.25 * 4 * divergence)
