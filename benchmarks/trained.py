@@ -26,18 +26,18 @@ from hwbmpq.training import RunDirectory
 
 VALIDATION = 1_000
 _A8 = {"target": "mpic", "bits": (2, 4, 8), "activation_bits": 8}
-_SAME = {"target": "mpic", "bits": (2, 4, 8), "activation_bits": "same"}
+_SAME = {**_A8, "activation_bits": "same"}
 ROWS: dict[str, dict[str, Any]] = {
     "2.5 bits, A8": {**_A8, "budgets": {"weight_memory": "2.5b/weight"}, "epochs": 4},
-    "weights <= 70 kB in all, A8": {**_A8, "budgets": {"weight_memory": "70kB"}, "epochs": 4},
-    "3 bits, W = A": {**_SAME, "budgets": {"weight_memory": "3b/weight"}, "epochs": 6},
-    "W2A2, ends 8 bits": {
-        "target": "mpic",
-        "bits": (2,),
-        "activation_bits": "same",
-        "method": "hpq",
-        "epochs": 12,
+    "2.5 bits, A8, taught by ResNet-56": {
+        **_A8,
+        "budgets": {"weight_memory": "2.5b/weight"},
+        "epochs": 3,
+        "teacher": "hwbmpq:resnet56",
     },
+    "weights <= 70 kB in all, A8": {**_A8, "budgets": {"weight_memory": "70kB"}, "epochs": 4},
+    "3 bits, W = A": {**_SAME, "budgets": {"weight_memory": "3b/weight"}, "epochs": 4},
+    "W2A2, ends 8 bits": {**_SAME, "bits": (2,), "method": "hpq", "epochs": 6},
 }
 
 
@@ -61,9 +61,19 @@ def run(row: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
     state = directory.load_checkpoint()[0] if directory.has_checkpoint else None
     directory.path.mkdir(parents=True, exist_ok=True)
     network = hwbmpq.models.load_model(settings.model, num_classes=10, weights=settings.weights).network
+    teacher = None
+    if settings.teacher is not None:
+        weights = str(folder.parent / "weights/cifar10_resnet56.pt")
+        teacher = hwbmpq.models.load_model(settings.teacher, num_classes=10, weights=weights).network
     start = time.monotonic()
     result = hwbmpq.pipeline.compress(
-        network, data, settings, run=directory, state=state, hooks=[Progress(f"{row}, seed {seed}")]
+        network,
+        data,
+        settings,
+        run=directory,
+        state=state,
+        hooks=[Progress(f"{row}, seed {seed}")],
+        teacher=teacher,
     )
     progress = result.progress
     assert progress.float_accuracy is not None
