@@ -41,6 +41,12 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 
 
+def split_test_images(data: Any) -> Any:
+    """1,000 of the test images compare epochs; the others give the figures."""
+    test, validation = _image_split(data.test, VALIDATION, seed=0)
+    return replace(data, test=test, validation=validation)
+
+
 def run(row: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
     folder = Path(os.environ["HWBMPQ_DATA"])
     given = {
@@ -55,8 +61,7 @@ def run(row: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
         given["epochs"] = args.epochs
     settings = hwbmpq.training.resolve_settings(given)
     data = hwbmpq.data.open_data(settings.data).sized((3, 32, 32), train_limit=settings.train_images, seed=0)
-    test, validation = _image_split(data.test, VALIDATION, seed=0)
-    data = replace(data, test=test, validation=validation)
+    data = split_test_images(data)
     directory = RunDirectory(args.runs / f"{row}-{seed}-{settings.epochs}".replace(" ", "_"))
     state = directory.load_checkpoint()[0] if directory.has_checkpoint else None
     directory.path.mkdir(parents=True, exist_ok=True)
