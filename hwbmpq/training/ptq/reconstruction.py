@@ -3,48 +3,60 @@
 import copy
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
 from hwbmpq.data.augment import generator_for
 from hwbmpq.data.batches import LoaderImages
-from hwbmpq.data.images import ImageData
+from hwbmpq.data.images import ImageData, LabelledImages
 from hwbmpq.data.inputs import ModelInputs, first_tensor
 from hwbmpq.data.validation import subset
 from hwbmpq.errors import HwbmpqError, NonFiniteError
 from hwbmpq.quant.layers import eval_mode
 from hwbmpq.training.settings import RunSettings
-from hwbmpq.training.setup import training_batches
+from hwbmpq.training.setup import calibration_batches, training_batches
 
 _BATCH = 128
 _PASSES = 5
 """How often each image is looked at, augmented anew; more often if there are few images."""
 _STEPS = 160
 """At least so many."""
-_COMPARED = 256
+_MOST_COMPARED = 256
 _RATE = 5e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitInputs:
+    """Calibration images: all to round by, most to learn from, the others to tell whether that helped."""
+
+    rounding: Sequence[ModelInputs]
+    """Of few images some are among the others too, which then speak for the rounded network: it fits them closely."""
+    learning: Iterator[ModelInputs]
+    """Batches without end, augmented as in training."""
+    steps: int
+    """How many of them to take."""
+    others: Sequence[ModelInputs]
 
 
 def reconstruct(
     model: nn.Module,
     reference: nn.Module,
-    batches: Iterable[ModelInputs],
+    images: SplitInputs,
     *,
-    steps: int,
-    compared_on: Sequence[ModelInputs],
     on_step: Callable[[int, int], None] | None = None,
 ) -> bool:
     """Change ``model`` in place: weights, step sizes, clipping points and biases imitate ``reference``, its float network.
 
     Whatever the two answer to the same inputs is brought together in the mean square. ``model`` stays in evaluation mode,
-    so that its norms keep their statistics. ``steps`` is how many of the ``batches`` are used. Returns whether the answers
-    to ``compared_on`` came closer; if they did not, ``model`` is as it was.
+    so that its norms keep their statistics. Returns whether the answers to ``images.others`` came closer; if they did not,
+    ``model`` is as it was.
     """
-    before, was_apart = copy.deepcopy(model.state_dict()), _mean_difference(model, reference, compared_on)
-    _imitate(model, reference, batches, steps, on_step)
-    if _mean_difference(model, reference, compared_on) <= was_apart:
+    before, was_apart = copy.deepcopy(model.state_dict()), _mean_difference(model, reference, images.others)
+    _imitate(model, reference, images, on_step)
+    if _mean_difference(model, reference, images.others) < was_apart:
         return True
     model.load_state_dict(before)
     return False
@@ -53,15 +65,14 @@ def reconstruct(
 def _imitate(
     model: nn.Module,
     reference: nn.Module,
-    batches: Iterable[ModelInputs],
-    steps: int,
+    images: SplitInputs,
     on_step: Callable[[int, int], None] | None,
 ) -> None:
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.Adam(learned, lr=_RATE)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=images.steps)
     with eval_mode(model), eval_mode(reference), torch.enable_grad():
-        for step, inputs in zip(range(steps), batches, strict=False):
+        for step, inputs in zip(range(images.steps), images.learning, strict=False):
             loss = _difference(model, reference, inputs.for_model(model))
             if not torch.isfinite(loss):
                 raise NonFiniteError(
@@ -73,7 +84,7 @@ def _imitate(
             schedule.step()
             optimizer.zero_grad(set_to_none=True)
             if on_step is not None:
-                on_step(step + 1, steps)
+                on_step(step + 1, images.steps)
 
 
 @torch.no_grad()
@@ -95,36 +106,46 @@ def _difference(model: nn.Module, reference: nn.Module, inputs: ModelInputs) -> 
     return nn.functional.mse_loss(found.float(), wanted.float())
 
 
-def split_images(data: ImageData, settings: RunSettings) -> tuple[ImageData, ImageData]:
-    """The ``calibration_images`` of the training part, and others to compare networks on; the same if there are no others.
-
-    Compensated rounding fits the images it sees closely: on these alone, nothing that learned from more would look better.
-    """
+def split_inputs(
+    data: ImageData, settings: RunSettings, rounding_images: int, batch_size: int
+) -> SplitInputs:
+    """Up to ``calibration_images`` of the training part, a quarter of them, at most 256, to compare networks on."""
     images = data.train
-    if isinstance(images, LoaderImages) or settings.calibration_images + _COMPARED > len(images):
-        return data, data
-    order = torch.randperm(len(images), generator=generator_for("reconstruction", settings.seed))
-    chosen, others = order[: settings.calibration_images], order[settings.calibration_images :][:_COMPARED]
-    return (
-        replace(data, train=subset(images, chosen.sort().values)),
-        replace(data, train=subset(images, others.sort().values)),
+    count = min(settings.calibration_images, len(images))
+    if isinstance(images, LoaderImages):
+        size = min(_BATCH, max(1, count // 4))
+        shown = [ModelInputs.of(inputs) for inputs, _ in images.first(count, size)]
+        kept = max(1, len(shown) - len(shown) // 4)
+        return SplitInputs(
+            rounding=shown,
+            learning=itertools.cycle(shown[:kept]),
+            steps=_steps(count, size),
+            others=shown[kept:] or shown,
+        )
+    order = torch.randperm(len(images), generator=generator_for("reconstruction", settings.seed))[:count]
+    compared = min(_MOST_COMPARED, count // 4)
+    chosen, seen = (subset(images, order[start:].sort().values) for start in (0, compared))
+    others = subset(images, order[:compared].sort().values) if compared else seen
+    size = min(_BATCH, len(seen))
+    return SplitInputs(
+        rounding=_inputs_of(
+            calibration_batches(chosen, rounding_images, batch_size=batch_size, seed=settings.seed)
+        ),
+        learning=_endless(seen, size, settings.augment or data.augment, settings.seed),
+        steps=_steps(count, size),
+        others=_inputs_of(others.batches(batch_size)),
     )
 
 
-def reconstruction_batches(data: ImageData, settings: RunSettings) -> tuple[Iterator[ModelInputs], int]:
-    """The training images again and again, augmented as in training, and how many batches to take."""
-    count = min(settings.calibration_images, len(data.train))
-    size = min(_BATCH, count)
-    return _endless(data, settings, size), max(_STEPS, _PASSES * count // size)
+def _steps(count: int, size: int) -> int:
+    return max(_STEPS, _PASSES * count // size)
 
 
-def _endless(data: ImageData, settings: RunSettings, size: int) -> Iterator[ModelInputs]:
-    if isinstance(data.train, LoaderImages):
-        while True:
-            yield from (
-                ModelInputs.of(inputs) for inputs, _ in data.train.first(settings.calibration_images, size)
-            )
-    augment = settings.augment or data.augment
-    batches = training_batches(data.train, batch_size=size, augment=augment, seed=settings.seed)
+def _inputs_of(batches: Iterable[tuple[Any, Any]]) -> list[ModelInputs]:
+    return [ModelInputs.of(inputs) for inputs, _ in batches]
+
+
+def _endless(images: LabelledImages, size: int, augment: str, seed: int) -> Iterator[ModelInputs]:
+    batches = training_batches(images, batch_size=size, augment=augment, seed=seed)
     for epoch in itertools.count():
         yield from (ModelInputs.of(inputs) for inputs, _ in batches.epoch(epoch))

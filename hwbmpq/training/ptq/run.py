@@ -18,7 +18,7 @@ from hwbmpq.tasks import Task
 from hwbmpq.training.evaluation import evaluate, evaluation_batches, figures
 from hwbmpq.training.hooks import Progress, TrainingHook, tell
 from hwbmpq.training.ptq.calibration import Batches, calibrate_inputs, inputs_of
-from hwbmpq.training.ptq.reconstruction import reconstruct, reconstruction_batches, split_images
+from hwbmpq.training.ptq.reconstruction import reconstruct, split_inputs
 from hwbmpq.training.ptq.rounding import float_copy, round_weights
 from hwbmpq.training.run_directory import RunDirectory
 from hwbmpq.training.settings import RunSettings
@@ -116,31 +116,20 @@ def round_as_set(
     what is trained next starts beside the boundaries between codes.
     """
     before = float_weights_of(network)
+    report = _reporter(hooks, "rounding weights")
     if settings.calibrate == "fast":
-        _round(network, data, settings, hooks)
+        post_training(network, rounding_inputs(data, settings), on_layer=report)
         restore_fractions(network, before)
         return
-    reference, (seen, others) = float_copy(network), split_images(data, settings)
-    _round(network, seen, settings, hooks)
+    reference = float_copy(network)
+    images = split_inputs(data, settings, _MOST_MEASURED, _ROUNDING_BATCH)
+    post_training(network, images.rounding, on_layer=report)
     restore_fractions(network, before)
-    batches, steps = reconstruction_batches(seen, settings)
-    is_better = reconstruct(
-        network,
-        reference,
-        batches,
-        steps=steps,
-        compared_on=rounding_inputs(others, settings),
-        on_step=_reporter(hooks, "imitating the float network"),
-    )
-    if not is_better:
+    if not reconstruct(network, reference, images, on_step=_reporter(hooks, "imitating the float network")):
         tell(
             hooks,
             ["learning to repeat the float network's answers did not help: --calibrate fast is as good"],
         )
-
-
-def _round(network: nn.Module, data: ImageData, settings: RunSettings, hooks: Sequence[TrainingHook]) -> None:
-    post_training(network, rounding_inputs(data, settings), on_layer=_reporter(hooks, "rounding weights"))
 
 
 def _reporter(hooks: Sequence[TrainingHook], what: str) -> Callable[[int, int], None]:
