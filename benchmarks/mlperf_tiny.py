@@ -45,9 +45,9 @@ ROWS = {
 
 
 def images(folder: Path) -> Any:
-    data = hwbmpq.data.open_data(f"npz:{folder / 'cifar10.npz'}", normalise=f"0/{1 / 255}").sized(
-        (3, 32, 32), seed=0
-    )  # the network takes pixels from 0 to 255
+    data = hwbmpq.data.open_data(f"npz:{folder / 'cifar10.npz'}")
+    # The network takes pixels from 0 to 255.
+    data = data.sized((3, 32, 32), normalise=f"0/{1 / 255}", seed=0)
     return replace(data, test=subset(data.test, torch.arange(2_000)))
 
 

@@ -71,7 +71,7 @@ class TrainingProgress:
         self._fixed = frozenset(n for n, options in allocator.space.choices.items() if len(options) == 1)
         self._epochs = trainer.settings.epochs
         self._part, self._metric = trainer.compared_on, trainer.task.described
-        self._warmup = 0 if allocator.schedule is None else allocator.schedule.warmup_epochs
+        self._warmup = _warmup_epochs(allocator)
         for line in _what_is_ahead(allocator, trainer.settings.activation_bits):
             self._say(line)
         print_remarks(self._console, allocator.space.remarks)
@@ -151,6 +151,13 @@ class TrainingProgress:
         return text.markup
 
 
+def _warmup_epochs(allocator: Any) -> int:
+    """None where widths were decided before the first epoch."""
+    if allocator.schedule is None or allocator.config.start == "calibrated":
+        return 0
+    return int(allocator.schedule.warmup_epochs)
+
+
 def _what_is_ahead(allocator: Any, activation_bits: str | int) -> list[str]:
     """Candidates, budgets and schedule."""
     space = allocator.space
@@ -169,8 +176,9 @@ def _what_is_ahead(allocator: Any, activation_bits: str | int) -> list[str]:
     if schedule is not None:
         epochs = ", ".join(map(str, schedule.decide_after[:6]))
         last = f" … {schedule.decide_after[-1]}" if len(schedule.decide_after) > 6 else ""
-        warmup = counted(schedule.warmup_epochs, "epoch")
-        lines.append(f"warm-up of {warmup}; widths are decided after epoch {epochs}{last}")
+        warmup = _warmup_epochs(allocator)
+        begins = f"warm-up of {counted(warmup, 'epoch')}" if warmup else "widths were decided by calibration"
+        lines.append(f"{begins}; widths are decided after epoch {epochs}{last}")
     if activation_bits == "same":
         lines.append("activations are as wide as the weights, the paper's rule; --activation-bits changes it")
     return lines

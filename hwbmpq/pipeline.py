@@ -134,7 +134,7 @@ def compress(
     task = get_task(task or settings.task, label_smoothing=settings.label_smoothing)
     data = with_validation(data, settings)
     get_ready(network, data, settings, task)
-    train_at = partial(_trained_probe, network, data, task, hooks)
+    train_at = partial(_trained_probe, network, teacher, data, task, hooks)
     earlier = None if state is None else run
     search, settings = find_budget(network, data, settings, task, train_at, earlier=earlier, hooks=hooks)
     taught_by = _teacher(network, teacher, data, settings, task)
@@ -183,13 +183,18 @@ def _compared_on(data: ImageData) -> str:
 
 
 def _trained_probe(
-    network: nn.Module, data: ImageData, task: Task, hooks: Sequence[TrainingHook], settings: RunSettings
+    network: nn.Module,
+    teacher: nn.Module | None,
+    data: ImageData,
+    task: Task,
+    hooks: Sequence[TrainingHook],
+    settings: RunSettings,
 ) -> AccuracyProbe:
     """What a copy of the network reaches on validation images once it is trained by other settings."""
     model = deepcopy(network)
     seed_everything(settings)
     allocator = make_allocator(model, data, settings, task)
-    taught_by = _teacher(network, None, data, settings, task)
+    taught_by = _teacher(network, teacher, data, settings, task)
     trainer = make_trainer(model, allocator, data, settings, task, hooks=hooks, teacher=taught_by)
     _start_from_calibration(trainer, allocator, data, hooks)
     progress = trainer.run()

@@ -36,6 +36,8 @@ class LearnedStepQuantizer(WeightQuantizer):
     def set_bits(self, bits: int) -> None:
         if bits != self.bits:
             self._has_step = False
+            with torch.no_grad():
+                self.step.zero_()  # a checkpoint must not take up the old width's
         super().set_bits(bits)
         # DDP expects a gradient for every trainable parameter.
         self.step.requires_grad_(self._is_learned(bits))

@@ -161,6 +161,8 @@ OBSERVED_BITS = 16
 """At this width the observed range is used instead of PACT: there is nothing to gain by clipping."""
 
 CALIBRATION_BATCHES = 8
+_RESTARTED = -1
+"""Instead of a number of batches in a stored state: α is there, and will be placed anew."""
 
 
 class _Calibration:
@@ -174,6 +176,10 @@ class _Calibration:
         self.has_alpha = False
         self.has_range = False
         self.is_complete = False
+
+    def restart(self) -> None:
+        """Place α anew by the next training batches; until then the present one is used."""
+        self.batches, self.is_complete = 0, False
 
     def count_batch(self) -> None:
         self.batches += 1
@@ -270,17 +276,20 @@ class InputQuantizer(LoadsFloatCheckpoints):
         self._widths[reader] = bits
         if is_new and self.learns_step and bits < OBSERVED_BITS:
             # A clipping point that suits 4 bits is too wide for 2: start again from the next batches.
-            self.set_extra_state(torch.tensor([0, self.calibration.has_range]))
+            self.calibration.restart()
         is_used = any(width < OBSERVED_BITS for width in self._widths.values())
         self.alpha.requires_grad_(self.trainable and is_used)
 
     def get_extra_state(self) -> Tensor:
-        return torch.tensor([self.calibration.batches, self.calibration.has_range])
+        known = self.calibration
+        batches = _RESTARTED if known.has_alpha and not known.batches else known.batches
+        return torch.tensor([batches, known.has_range])
 
     def set_extra_state(self, state: Tensor) -> None:
         batches, has_range = state.tolist()
         self.calibration = _Calibration()
         self.calibration.has_range = bool(has_range)
+        self.calibration.has_alpha = batches == _RESTARTED
         for _ in range(batches):
             self.calibration.count_batch()
 

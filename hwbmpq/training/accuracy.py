@@ -95,7 +95,7 @@ def search_accuracy(
     check_demand(settings, task)
     prober = Prober(network, data, settings, task, hooks=hooks)
     search = _asked(prober.search, settings)
-    _check_float(search, data, settings)
+    _check_float(search, data, settings, task)
     low, high = prober.ends
 
     def holds(budget: float) -> bool:
@@ -130,6 +130,8 @@ def with_result(
     if key not in progress.records[-1]:  # only calibrated: the probe was the same
         found = distributed.on_first_rank(lambda: evaluate(network, evaluation_batches(validation), task))
         return replace(search, reached=found.value)
+    if progress.keeps_calibrated:
+        return replace(search, reached=progress.calibrated)
     value = progress.records[-1][key]
     return replace(search, reached=value).with_probe(probe_of(allocator, value, is_trained=True))
 
@@ -179,10 +181,15 @@ def _asked(search: AccuracySearch, settings: RunSettings) -> AccuracySearch:
     return replace(search, asked=" and ".join(shown), least=max(least))
 
 
-def _check_float(search: AccuracySearch, data: ImageData, settings: RunSettings) -> None:
+def _check_float(search: AccuracySearch, data: ImageData, settings: RunSettings, task: Task) -> None:
     """Weights that are not trained, or not good enough even in float, need no probes."""
     doubt = chance_remark(
-        search.in_float, search.images, data.classes, inputs=data.inputs, what="the network", name=data.name
+        search.in_float,
+        search.images,
+        data.classes if task.has_classes else None,
+        inputs=data.inputs,
+        what="the network",
+        name=data.name,
     )
     if doubt is not None:
         raise HwbmpqError(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from hwbmpq.errors import UnknownNameError
 
@@ -112,19 +112,14 @@ _CALIBRATION_RATES = {"adam": 0.0005, "adamw": 0.0005, "sgd": 0.003}
 
 
 def recipe_for(
-    data: str,
-    *,
-    epochs: int | None,
-    start: Literal["random", "fetched", "given"],
-    calibrate: str = "fast",
-    optimizer: str | None = None,
-    named: Mapping[str, Any] | None = None,
+    given: Mapping[str, Any], *, epochs: int | None, named: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Settings for a data set; warm-up and intervals in proportion where ``epochs`` are fewer or more.
+    """Settings for what was ``given``; warm-up and intervals in proportion where ``epochs`` are fewer or more.
 
-    ``start`` says where weights come from: fetched ones know another task, given ones this one. ``optimizer`` is one that
-    was asked for. ``named`` is a paper's recipe: its own data set says how to train, wherever the images are.
+    Given weights know the task; fetched ones know another. ``named`` is a paper's recipe: its own data set says how to
+    train, wherever the images are.
     """
+    data = str(given.get("data", "digits"))
     named = named or {}
     kind = str(named.get("data", data)).partition(":")[0]
     if kind in PAPER_DATA:
@@ -136,20 +131,28 @@ def recipe_for(
     else:
         recipe = {**_ELSEWHERE, **_BY_DATA.get(kind, {})}
         own_epochs, interval = 10, 1  # a tenth
-    if calibrate == "best":
+    if epochs == 0:
+        recipe |= _WITHOUT_TRAINING
+    else:
+        recipe |= _from_weights(given, is_paper=bool(named))
+    if given.get("teacher"):
+        recipe["distill"] = 1.0
+    if given.get("calibrate") == "best":
         recipe |= _LEARNED_CALIBRATION
     if epochs == 0:
-        return {**recipe, **_WITHOUT_TRAINING}
-    if start != "random":
-        recipe |= _from_weights(start, optimizer, is_paper=bool(named))
+        return recipe
     total = recipe["epochs"] if epochs is None else epochs
     scaled = max(1, round(total * interval / own_epochs))
     return {**recipe, "warmup_epochs": scaled, "interval_epochs": scaled}
 
 
-def _from_weights(start: str, optimizer: str | None, *, is_paper: bool) -> dict[str, Any]:
-    if is_paper:
+def _from_weights(given: Mapping[str, Any], *, is_paper: bool) -> dict[str, Any]:
+    """Less is changed the less the network knows, or is quantized."""
+    if not (given.get("weights") or given.get("pretrained")):
+        return {}
+    if is_paper or given.get("method") == "fp32":
         return _FROM_WEIGHTS
-    if start == "fetched":
+    if not given.get("weights") or given.get("start") == "widest":
         return _FINE_TUNED
-    return {**_FROM_CALIBRATION, "lr": _CALIBRATION_RATES[optimizer or "adam"]}
+    optimizer = given.get("optimizer")
+    return {**_FROM_CALIBRATION, "lr": _CALIBRATION_RATES.get(str(optimizer), _CALIBRATION_RATES["adam"])}

@@ -258,6 +258,12 @@ class RunSettings(AllocationConfig):
             raise ValueError("without epochs there are no steps: leave out max_steps")
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0")
+        if self.teacher is not None and not self.distill:
+            raise ValueError("a teacher is heard only with --distill above 0")
+        if self.calibrate == "best" and self.epochs and self.start != "calibrated":
+            raise ValueError(
+                "--calibrate best is for runs that start calibrated: give --weights, or --epochs 0"
+            )
         if self.minimise is not None and not self.asks_for_accuracy:
             raise ValueError(
                 "--minimise is for a demand on accuracy: give --max-drop 1% or --min-accuracy 91% as well"
@@ -289,10 +295,7 @@ def resolve_settings(given: Mapping[str, Any], *, recipe: str | None = None) -> 
         epochs = said["epochs"] = int(epochs)
     complete = partial(
         recipe_for,
-        str(said.get("data", "digits")),
-        start="given" if said.get("weights") else "fetched" if said.get("pretrained") else "random",
-        calibrate=str(said.get("calibrate")),
-        optimizer=said["optimizer"] if said.get("optimizer") in ("adam", "adamw", "sgd") else None,
+        said,
         named=None if recipe is None else get_paper_recipe(recipe).settings,
     )
     completion = complete(epochs=epochs if isinstance(epochs, int) else None)  # else refused below
@@ -338,8 +341,12 @@ def read_settings(path: Path) -> dict[str, Any]:
     except ProfileError as error:
         raise HwbmpqError(str(error), hint="write lines like `epochs: 30`") from None
     before = {"validation": 0} if content.startswith(WRITTEN_BY.encode()) else {}
-    weights = {"memory_as_in": "0.1.0"} if content.startswith(f"{WRITTEN_BY} 0.1.0,".encode()) else {}
-    return {**before, **weights, **found}
+    is_first = content.startswith(f"{WRITTEN_BY} 0.1.0,".encode())
+    return {**before, **(_AS_IN_0_1_0 if is_first else {}), **found}
+
+
+_AS_IN_0_1_0 = {"memory_as_in": "0.1.0", "quantizer": "paper", "start": "widest"}
+"""What its files do not say, having known nothing else."""
 
 
 def settings_yaml(settings: RunSettings, header: str = "") -> str:

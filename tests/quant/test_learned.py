@@ -192,3 +192,32 @@ def test_training_reduces_the_error_of_a_regression() -> None:
         loss.backward()
         optimizer.step()
     assert loss.item() < 0.5 * start
+
+
+def test_a_checkpoint_that_is_written_after_a_change_of_width_starts_as_the_network_itself() -> None:
+    weight = random(6, 20)
+    quantizer = quantizer_of(weight, 4)
+    quantizer(weight)
+    quantizer.set_bits(2)
+    resumed = quantizer_of(weight, 2)
+    resumed.load_state_dict(quantizer.state_dict())
+    assert torch.equal(quantizer(weight), resumed(weight))
+
+
+def test_evaluation_after_a_change_of_width_places_no_clipping_point() -> None:
+    images = random(4, 3, 8, 8)
+    model = prepared(nn.Sequential(*(nn.Conv2d(3, 3, 3) for _ in range(3))), images, bits=(4, 4))
+    model.train()
+    model(images)
+    (inner,) = (layer.input_quantizer for name, layer in quantized_layers(model) if name == "1")
+    before = inner.alpha.detach().clone()
+    assign(model, {"1": 2})
+    state = model.state_dict()
+    model.eval()(100 * images)
+    assert torch.equal(inner.alpha.detach(), before)
+    again = prepared(nn.Sequential(*(nn.Conv2d(3, 3, 3) for _ in range(3))), images, bits=(4, 4))
+    assign(again, {"1": 2})
+    again.load_state_dict(state)
+    assert torch.equal(again.eval()(images), model(images))
+    model.train()(100 * images)
+    assert float(inner.alpha.detach()) > 2 * float(before)

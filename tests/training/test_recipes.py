@@ -1,5 +1,7 @@
 """What a data set gets if nobody says otherwise."""
 
+from typing import Any
+
 import pytest
 
 from hwbmpq.training.recipes import recipe_for
@@ -38,36 +40,49 @@ def test_elsewhere_widths_are_decided_by_the_loss_that_they_cost(data: str) -> N
     ],
 )
 def test_warmup_and_intervals_are_in_proportion(data: str, epochs: int, expected: int) -> None:
-    recipe = recipe_for(data, epochs=epochs, start="random")
+    recipe = recipe_for({"data": data}, epochs=epochs)
     assert (recipe["warmup_epochs"], recipe["interval_epochs"]) == (expected, expected)
 
 
 def test_without_epochs_the_recipes_own_count() -> None:
-    assert recipe_for("digits", epochs=None, start="random")["warmup_epochs"] == 2
+    assert recipe_for({}, epochs=None)["warmup_epochs"] == 2
 
 
 def test_a_trained_network_is_not_thrown_far() -> None:
-    fresh, fetched, given = (
-        recipe_for("cifar10", epochs=None, start=start) for start in ("random", "fetched", "given")
-    )
+    cifar = {"data": "cifar10"}
+    fresh = recipe_for(cifar, epochs=None)
+    fetched = recipe_for({**cifar, "pretrained": True}, epochs=None)
+    given = recipe_for({**cifar, "weights": "net.pt"}, epochs=None)
     assert given["lr"] < fetched["lr"] < fresh["lr"]
 
 
-def test_fetched_weights_learn_their_new_head_from_labels() -> None:
-    recipe = recipe_for("folder:photos", epochs=15, start="fetched")
+@pytest.mark.parametrize(
+    "given", [{"pretrained": True}, {"weights": "net.pt", "start": "widest"}], ids=["fetched", "widest"]
+)
+def test_what_nobody_could_teach_learns_from_labels(given: dict[str, Any]) -> None:
+    recipe = recipe_for({"data": "folder:photos", **given}, epochs=15)
     assert recipe["quantizer"] == "learned"
     assert not recipe.keys() & {"distill", "start", "norms"}
 
 
+def test_a_network_in_float_does_not_imitate_itself() -> None:
+    recipe = recipe_for({"weights": "net.pt", "method": "fp32"}, epochs=15)
+    assert not recipe.keys() & {"distill", "start", "norms", "quantizer"}
+
+
+def test_a_teacher_is_heard_from_scratch_too() -> None:
+    assert recipe_for({"teacher": "hwbmpq:resnet56=net.pt"}, epochs=15)["distill"] == 1
+
+
 def test_the_rate_from_given_weights_suits_the_optimizer_that_was_asked_for() -> None:
-    rates = {
-        name: recipe_for("cifar10", epochs=4, start="given", optimizer=name)["lr"]
-        for name in (None, "adam", "sgd")
-    }
-    assert rates[None] == rates["adam"] < rates["sgd"]
+    def rate(**given: str) -> float:
+        found: float = recipe_for({"weights": "net.pt", **given}, epochs=4)["lr"]
+        return found
+
+    assert rate() == rate(optimizer="adam") < rate(optimizer="sgd")
 
 
 def test_without_training_nothing_is_scheduled_and_scales_are_per_channel() -> None:
-    recipe = recipe_for("cifar10", epochs=0, start="given")
+    recipe = recipe_for({"data": "cifar10", "weights": "net.pt"}, epochs=0)
     assert recipe["per_channel"] is True
     assert "warmup_epochs" not in recipe

@@ -104,7 +104,9 @@ def _keep_scales(model: nn.Module, weights: Mapping[str, StoredWeight]) -> None:
         codes, scale = own.codes_and_scale(values)
         if torch.equal(codes, stored.codes.to(codes.dtype)) and torch.equal(scale, stored.scale):
             continue
-        learned = LearnedStepQuantizer(channel_axis=own.channel_axis, name=own.name, like=values)
+        learned = LearnedStepQuantizer(
+            channel_axis=own.channel_axis, name=own.name, like=values.to(module.weight.device)
+        )
         learned.set_bits(own.bits)
         learned.take_scale(stored.scale)
         module.weight_quantizer = learned

@@ -209,7 +209,7 @@ def _describe_quantizer(quantizer: InputQuantizer) -> PackedQuantizer:
         name=quantizer.name,
         signed=quantizer.signed,
         trainable=quantizer.trainable,
-        batches=quantizer.calibration.batches,
+        batches=quantizer.calibration.batches or int(quantizer.calibration.has_alpha),
         has_range=quantizer.calibration.has_range,
         dtype=_float_type(quantizer.alpha),
     )
