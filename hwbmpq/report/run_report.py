@@ -3,7 +3,7 @@ run may still be going on, or be on a machine that only looks at it."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -43,6 +43,7 @@ class Headline:
     """Whether it says how good the network is at its task."""
     uncosted: tuple[Uncosted, ...] = ()
     """What it is without: it is at least this, then."""
+    note: str = ""
 
     @property
     def is_lower_bound(self) -> bool:
@@ -261,8 +262,23 @@ def _headlines(
         found.append(Headline(name="file on disk", value=8 * packed["actual_bytes"], unit="bit"))
     source = result if result is not None else history[-1] if history else None
     if source is not None:
-        found.append(_metric_headline(source))
+        found.append(replace(_metric_headline(source), note=_beside_calibration(source, history)))
     return found
+
+
+def _beside_calibration(source: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> str:
+    """What training made of the calibrated network that it started from, on the images that epochs are compared on."""
+    calibrated = source.get("calibrated")
+    if not calibrated or not history:
+        return ""
+    metric = Metric(**(source.get("metric") or {}))
+    key = next((name for name in calibrated if name.endswith(metric.key)), "")
+    before, after = calibrated.get(key), history[-1].get(key)
+    if before is None or after is None:
+        return ""
+    part = key.removesuffix(f"_{metric.key}")
+    kept = ": the calibrated network was kept" if calibrated.get("is_kept") else ""
+    return f"{part} {metric.name} {metric.text(before)} calibrated, {metric.text(after)} trained{kept}"
 
 
 def _metric_headline(source: Mapping[str, Any]) -> Headline:

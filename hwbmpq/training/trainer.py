@@ -17,11 +17,11 @@ from hwbmpq.data.augment import generator_for
 from hwbmpq.data.batches import Batches
 from hwbmpq.data.inputs import ModelInputs, map_tensors
 from hwbmpq.errors import HwbmpqError, NonFiniteError, RunStoppedError
-from hwbmpq.quant import parameter_groups
 from hwbmpq.tasks import Task, get_task
 from hwbmpq.training.distillation import Teacher
 from hwbmpq.training.evaluation import Evaluation, figures
 from hwbmpq.training.hooks import Allocator, Progress, StepReport, TrainingHook
+from hwbmpq.training.optimizers import half_cosine, make_optimizer, set_rate
 from hwbmpq.training.run_directory import RunDirectory
 from hwbmpq.training.settings import RunSettings
 from hwbmpq.training.start import CalibratedStart
@@ -39,16 +39,11 @@ def learning_rate(settings: RunSettings, progress: float) -> float:
         passed = sum(progress >= share - 1e-9 for share in settings.lr_decay_at)
         return settings.lr * settings.lr_decay**passed
     if settings.lr_schedule == "cosine":
-        return settings.lr * _half_cosine(progress)
+        return settings.lr * half_cosine(progress)
     if progress < _ONE_CYCLE_RISE:
-        rise = 1 - _half_cosine(progress / _ONE_CYCLE_RISE)
+        rise = 1 - half_cosine(progress / _ONE_CYCLE_RISE)
         return settings.lr * (_ONE_CYCLE_START + (1 - _ONE_CYCLE_START) * rise)
-    return settings.lr * _half_cosine((progress - _ONE_CYCLE_RISE) / (1 - _ONE_CYCLE_RISE))
-
-
-def _half_cosine(share: float) -> float:
-    """From 1 to 0."""
-    return 0.5 * (1 + math.cos(math.pi * min(max(share, 0.0), 1.0)))
+    return settings.lr * half_cosine((progress - _ONE_CYCLE_RISE) / (1 - _ONE_CYCLE_RISE))
 
 
 _LOOK_EVERY = 50  # steps between looks at the loss on an accelerator, where each look waits for it
@@ -88,7 +83,15 @@ class Trainer:
         self._run = run
         self._hooks = hooks if distributed.rank() == 0 else ()
         self._device = next(model.parameters()).device
-        self._optimizer = _make_optimizer(model, settings)
+        self._optimizer = make_optimizer(
+            model,
+            kind=settings.optimizer,
+            rate=settings.lr,
+            weight_decay=settings.weight_decay,
+            alpha_weight_decay=settings.alpha_weight_decay,
+            momentum=settings.momentum,
+            nesterov=settings.nesterov,
+        )
         # bfloat16, the CPU's half precision, has float32's range and needs no scaling.
         self._scaler = torch.amp.GradScaler("cuda", enabled=settings.amp and self._device.type == "cuda")
         self._wrapped = self._wrap()
@@ -182,6 +185,7 @@ class Trainer:
         if self.settings.clip_norm is not None:
             self._scaler.unscale_(self._optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
+        set_rate(self._optimizer, self.progress.learning_rate)
         self._scaler.step(self._optimizer)
         self._scaler.update()
         self._optimizer.zero_grad(set_to_none=True)
@@ -253,8 +257,6 @@ class Trainer:
         self.progress.learning_rate = learning_rate(
             self.settings, done / (self.settings.epochs * self.steps_per_epoch)
         )
-        for group in self._optimizer.param_groups:
-            group["lr"] = self.progress.learning_rate
 
     def _after_step(self) -> None:
         progress = self.progress
@@ -376,16 +378,6 @@ class Trainer:
 
 def _copied(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, Tensor) else value
-
-
-def _make_optimizer(model: nn.Module, settings: RunSettings) -> torch.optim.Optimizer:
-    groups = parameter_groups(
-        model, weight_decay=settings.weight_decay, alpha_weight_decay=settings.alpha_weight_decay
-    )
-    if settings.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, nesterov=settings.nesterov)
-    kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
-    return kind(groups, lr=settings.lr)
 
 
 def _random_state() -> dict[str, Any]:

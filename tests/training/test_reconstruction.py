@@ -109,7 +109,7 @@ def test_a_network_that_does_not_come_closer_stays_as_it_was(
 
 def test_images_are_those_asked_for_and_come_again() -> None:
     images = inputs_of(calibration_images=48, augment="none")
-    assert images.steps == 160
+    assert images.steps == 320
     taken = torch.cat([next(images.learning).args[0] for _ in range(images.steps)])
     rounding, others = (
         torch.cat([inputs.args[0] for inputs in part]) for part in (images.rounding, images.others)
@@ -165,7 +165,7 @@ def test_a_run_without_training_uses_it_and_says_how_far_it_is(tmp_path: Any) ->
     assert given.quantizer == "learned"
     pipeline.compress(network, IMAGES, given, run=run, hooks=[Said()])
     done = [entry for entry in seen if entry[0] == "imitating the float network"]
-    assert done[-1][1] == done[-1][2] == len(done) == 160
+    assert done[-1][1] == done[-1][2] == len(done) == 320
     packed = hwbmpq.load(tmp_path / "run", hwbmpq.models.load_model("hwbmpq:resnet8", num_classes=10).network)
     images, _ = next(iter(IMAGES.test.batches(16)))
     assert torch.equal(packed(images), network.eval()(images))

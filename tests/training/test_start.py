@@ -183,3 +183,14 @@ def test_another_network_can_teach() -> None:
 def test_a_teacher_that_is_code_is_not_taken_from_settings() -> None:
     with pytest.raises(HwbmpqError, match="teacher"):
         settings(teacher="file:evil.py:build")
+
+
+def test_the_report_has_both_figures(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run").create()
+    result = pipeline.compress(network(), DATA, settings(epochs=1, validation=32), run=run)
+    (headline,) = (one for one in hwbmpq.report.report_on_run(run.path).headlines if one.is_metric)
+    before, after = result.progress.calibrated, result.progress.records[-1]["validation_accuracy"]
+    assert before is not None
+    assert f"validation accuracy {100 * before:.2f}% calibrated, {100 * after:.2f}% trained" in headline.note
+    assert ("was kept" in headline.note) == result.progress.keeps_calibrated
+    assert headline.note in (run.path / "report.html").read_text()

@@ -132,6 +132,8 @@ def _card(headline: Headline) -> dict[str, Any]:
     elif headline.reference is not None and headline.value:
         times = headline.reference / headline.value
         notes.append(f"float {headline.text(headline.reference)}, {times:.1f} times as much")
+    if headline.note:
+        notes.append(headline.note)
     if headline.is_lower_bound:
         notes.append(no_figure(headline.uncosted))
     return {

@@ -16,16 +16,19 @@ from hwbmpq.data.inputs import ModelInputs, first_tensor
 from hwbmpq.data.validation import subset
 from hwbmpq.errors import HwbmpqError, NonFiniteError
 from hwbmpq.quant.layers import eval_mode
+from hwbmpq.training.optimizers import half_cosine, make_optimizer, set_rate
 from hwbmpq.training.settings import RunSettings
 from hwbmpq.training.setup import calibration_batches, training_batches
 
-_BATCH = 128
+_BATCH = 64
 _PASSES = 5
 """How often each image is looked at, augmented anew; more often if there are few images."""
-_STEPS = 160
+_STEPS = 320
 """At least so many."""
 _MOST_COMPARED = 256
 _RATE = 5e-4
+_LARGEST_NORM = 1.0
+"""Of gradients: a few batches have very large ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +71,7 @@ def _imitate(
     images: SplitInputs,
     on_step: Callable[[int, int], None] | None,
 ) -> None:
-    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.Adam(learned, lr=_RATE)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=images.steps)
+    optimizer = make_optimizer(model, kind="adam", rate=_RATE)
     with eval_mode(model), eval_mode(reference), torch.enable_grad():
         for step, inputs in zip(range(images.steps), images.learning, strict=False):
             loss = _difference(model, reference, inputs.for_model(model))
@@ -80,8 +81,9 @@ def _imitate(
                     hint="use --calibrate fast, and check the data",
                 )
             loss.backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(model.parameters(), _LARGEST_NORM)
+            set_rate(optimizer, _RATE * half_cosine(step / images.steps))
             optimizer.step()
-            schedule.step()
             optimizer.zero_grad(set_to_none=True)
             if on_step is not None:
                 on_step(step + 1, images.steps)

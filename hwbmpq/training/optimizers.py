@@ -1,0 +1,50 @@
+"""Optimizers for quantized networks, and how large their steps are."""
+
+import math
+
+import torch
+from torch import nn
+
+from hwbmpq.quant import parameter_groups
+
+_RELATIVE = "is_relative"
+
+
+def half_cosine(share: float) -> float:
+    """From 1 to 0."""
+    return 0.5 * (1 + math.cos(math.pi * min(max(share, 0.0), 1.0)))
+
+
+def make_optimizer(
+    model: nn.Module,
+    *,
+    kind: str,
+    rate: float,
+    weight_decay: float = 0.0,
+    alpha_weight_decay: float = 0.0,
+    momentum: float = 0.0,
+    nesterov: bool = False,
+) -> torch.optim.Optimizer:
+    """Of ``kind`` sgd, adam or adamw."""
+    groups = parameter_groups(model, weight_decay=weight_decay, alpha_weight_decay=alpha_weight_decay)
+    if kind == "sgd":
+        return torch.optim.SGD(groups, lr=rate, momentum=momentum, nesterov=nesterov)
+    plain, learned = groups[:2], groups[2:]
+    steps = [{**group, "params": [step], _RELATIVE: True} for group in learned for step in group["params"]]
+    return (torch.optim.Adam if kind == "adam" else torch.optim.AdamW)(plain + steps, lr=rate)
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Give every group its rate; to be called when gradients are there.
+
+    Adam moves whatever it is given by about the rate. Step sizes of quantizers are moved by that share of themselves: one of
+    8 bits is a hundredth of one of 2 bits, and would be lost in a few steps.
+    """
+    relative = [group for group in optimizer.param_groups if group.get(_RELATIVE)]
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    if not relative:
+        return
+    found: list[torch.Tensor] = [group["params"][0].detach().abs().mean() for group in relative]
+    for group, size in zip(relative, torch.stack(found).tolist(), strict=True):
+        group["lr"] = rate * size
