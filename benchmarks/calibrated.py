@@ -9,7 +9,6 @@ on them once. Runs that the results hold are not repeated.
 import argparse
 import json
 import os
-import platform
 import statistics
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 
 import hwbmpq
+from hwbmpq.measure.kit_runner import machine_facts
 
 BITS = (2.5, 3.0, 4.0)
 
@@ -80,7 +80,7 @@ def main() -> None:
                 done.append(run(bits, calibrate, seed))
                 print(done[-1] | {"widths": "…"}, flush=True)
                 facts = {
-                    "machine": platform.machine(),
+                    "machine": machine_facts(),
                     "threads": torch.get_num_threads(),
                     "torch": torch.__version__,
                 }

@@ -11,7 +11,6 @@ import argparse
 import copy
 import json
 import os
-import platform
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from torch.nn import functional as F
 from trained import split_test_images
 
 import hwbmpq
+from hwbmpq.measure.kit_runner import machine_facts
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "all of them": {},
@@ -113,7 +113,7 @@ def main() -> None:
             done.append({"changed": name, **run(VARIANTS[name], seed)})
             print(done[-1], flush=True)
             facts = {
-                "machine": platform.machine(),
+                "machine": machine_facts(),
                 "threads": torch.get_num_threads(),
                 "torch": torch.__version__,
             }

@@ -10,7 +10,6 @@ training data, so every fifth calibrates and the other 400 are measured. Widths 
 import argparse
 import json
 import os
-import platform
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hwbmpq
 from hwbmpq.data.validation import subset
+from hwbmpq.measure.kit_runner import machine_facts
 
 _DEVICE = {"target": "mpic", "bits": (2, 4, 8), "activation_bits": 8, "epochs": 0}
 
@@ -105,7 +105,7 @@ def main() -> None:
             done.append(run(name, seed))
             print({key: value for key, value in done[-1].items() if key != "widths"}, flush=True)
             facts = {
-                "machine": platform.machine(),
+                "machine": machine_facts(),
                 "threads": torch.get_num_threads(),
                 "torch": torch.__version__,
             }

@@ -11,7 +11,6 @@ of its own and goes on where it was stopped; runs that the results hold are not 
 import argparse
 import json
 import os
-import platform
 import statistics
 import time
 from dataclasses import replace
@@ -22,6 +21,7 @@ import torch
 
 import hwbmpq
 from hwbmpq.data.validation import _image_split
+from hwbmpq.measure.kit_runner import machine_facts
 from hwbmpq.training import RunDirectory
 
 VALIDATION = 1_000
@@ -149,7 +149,11 @@ def main() -> None:
             if not any((one["row"], one["seed"]) == (row, seed) for one in done):
                 found = run(row, seed, args)
                 done = json.loads(args.output.read_text())["runs"] if args.output.exists() else []
-                facts = {"machine": platform.machine(), "cpus": os.cpu_count(), "torch": torch.__version__}
+                facts = {
+                    "machine": machine_facts(),
+                    "threads": torch.get_num_threads(),
+                    "torch": torch.__version__,
+                }
                 args.output.write_text(json.dumps({**facts, "runs": [*done, found]}, indent=2) + "\n")
                 print(f"{row}, seed {seed}: {found['accuracy']:.4f}, float {found['float']:.4f}", flush=True)
     table(json.loads(args.output.read_text())["runs"])

@@ -22,7 +22,11 @@ ROOT = Path(__file__).parents[1]
 PAGES = ("results.md", "dependencies.md")
 SOURCES = {
     # result: module below benchmarks/, function
+    "calibrated": ("accuracy_tables", "calibrated"),
     "dependencies": ("dependencies", "tables"),
+    "ingredients": ("accuracy_tables", "ingredients"),
+    "mlperf_tiny": ("accuracy_tables", "mlperf_tiny"),
+    "trained": ("accuracy_tables", "trained"),
     "fuzz": ("fault_tables", "fuzz"),
     "hostile": ("fault_tables", "hostile"),
     "peers_allocation": ("peers.tables", "allocation"),

@@ -212,16 +212,13 @@ def _teacher(settings: "RunSettings", data: "ImageData") -> Any:
     if settings.teacher is None or not settings.distill or not settings.epochs:
         return None
     spec, _, weights = settings.teacher.partition("=")
-    if not weights and spec.startswith("hwbmpq:"):
+    if not weights:
         raise HwbmpqError(
-            f"--teacher {spec}: the weights would be random", hint=f"--teacher {spec}=FILE names trained ones"
+            f"--teacher {spec}: its weights are missing; random ones teach nothing",
+            hint=f"--teacher {spec}=FILE names trained ones, for these classes",
         )
     return hwbmpq.models.load_model(
-        spec,
-        num_classes=data.classes,
-        input_size=data.train.input_size,
-        weights=weights or None,
-        pretrained=not weights,
+        spec, num_classes=data.classes, input_size=data.train.input_size, weights=weights
     ).network
 
 

@@ -313,6 +313,9 @@ def _with_absolute_paths(settings: dict[str, Any]) -> dict[str, Any]:
         kind, _, path = str(found.get(name, "")).partition(":")
         if kind in kinds:
             found[name] = f"{kind}:{Path(path).expanduser().absolute()}"
+    spec, equals, path = str(found.get("teacher") or "").partition("=")
+    if equals:
+        found["teacher"] = f"{spec}={Path(path).expanduser().absolute()}"
     target = Path(str(found["target"])).expanduser()
     if target.is_file():
         found["target"] = str(target.absolute())

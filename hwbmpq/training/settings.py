@@ -151,8 +151,8 @@ class RunSettings(AllocationConfig):
     temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Softens the teacher's probabilities (kl)."""
     teacher: str | None = None
-    """A float network to learn from, MODEL or MODEL=WEIGHTS, such as hwbmpq:resnet56=resnet56.pt; by default the network
-    itself with the weights that the run starts from."""
+    """A float network to learn from, with its weights, such as hwbmpq:resnet56=resnet56.pt; by default the network itself
+    with the weights that the run starts from."""
     # comparison
     baseline: bool = False
     """Also train the widest single width that fits the budget, the same way, and compare."""
@@ -259,7 +259,7 @@ class RunSettings(AllocationConfig):
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0")
         if self.teacher is not None and not self.distill:
-            raise ValueError("a teacher is heard only with --distill above 0")
+            raise ValueError("a teacher needs --distill above 0")
         if self.calibrate == "best" and self.epochs and self.start != "calibrated":
             raise ValueError(
                 "--calibrate best is for runs that start calibrated: give --weights, or --epochs 0"

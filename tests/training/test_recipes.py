@@ -70,7 +70,7 @@ def test_a_network_in_float_does_not_imitate_itself() -> None:
     assert not recipe.keys() & {"distill", "start", "norms", "quantizer"}
 
 
-def test_a_teacher_is_heard_from_scratch_too() -> None:
+def test_a_teacher_is_learned_from_without_weights_too() -> None:
     assert recipe_for({"teacher": "hwbmpq:resnet56=net.pt"}, epochs=15)["distill"] == 1
 
 

@@ -17,6 +17,7 @@ from hwbmpq.quant import quantized_layers
 from hwbmpq.training import RunDirectory, RunSettings, TrainingHook, resolve_settings
 from hwbmpq.training.distillation import Teacher
 from hwbmpq.training.evaluation import Evaluation
+from hwbmpq.training.settings import read_settings
 from hwbmpq.training.start import float_weights_of, restore_fractions
 
 DATA = load_data("digits", input_size=(3, 32, 32), train_limit=192, test_limit=64)
@@ -194,3 +195,13 @@ def test_the_report_has_both_figures(tmp_path: Path) -> None:
     assert f"validation accuracy {100 * before:.2f}% calibrated, {100 * after:.2f}% trained" in headline.note
     assert ("was kept" in headline.note) == result.progress.keeps_calibrated
     assert headline.note in (run.path / "report.html").read_text()
+
+
+def test_a_run_of_0_1_0_from_weights_keeps_its_meaning(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "# written by: hwbmpq 0.1.0, some day\nmodel: hwbmpq:resnet8\ntarget: mpic\nweights: net.pt\nepochs: 2\nlr: 0.01\n"
+    )
+    found = resolve_settings(read_settings(file))
+    assert (found.quantizer, found.start, found.distill, found.norms) == ("paper", "widest", 0.0, "train")
+    assert (found.settle, found.clip_norm, found.optimizer) == (0.0, None, "sgd")
