@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import hwbmpq
-from hwbmpq.export import save_packed
+from hwbmpq.export import OnnxNetwork, QonnxNetwork, compare, onnx_graph, save_packed
 from hwbmpq.quant import assign, fake_quantize_activation, parameter_groups, prepare, quantized_layers
 from hwbmpq.quant.functional import largest_code
 from hwbmpq.quant.learned import LearnedStepQuantizer
@@ -221,3 +221,28 @@ def test_evaluation_after_a_change_of_width_places_no_clipping_point() -> None:
     assert torch.equal(again.eval()(images), model(images))
     model.train()(100 * images)
     assert float(inner.alpha.detach()) > 2 * float(before)
+
+
+@pytest.mark.parametrize("form", ["qdq", "int8", "qonnx"])
+def test_onnx_files_give_the_same_answers_with_steps_that_training_moved(form: str) -> None:
+    images = random(16, 3, 8, 8)
+    network = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(288, 4),
+    )
+    model = prepared(network, images[:1], bits=(3, 8)).train()
+    optimizer = torch.optim.SGD(parameter_groups(model, weight_decay=0, alpha_weight_decay=0), lr=0.05)
+    start = model(images)
+    for _ in range(3):
+        model(images).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.eval()
+    assert not torch.allclose(model(images), start, rtol=0.05)
+    graph = onnx_graph(model, images[:1], form=form, calibration=[images.numpy()])
+    reader = QonnxNetwork(graph.content) if form == "qonnx" else OnnxNetwork(graph.content, threads=1)
+    assert compare(model, reader, [images]).median_difference <= (0.02 if form == "int8" else 1e-5)
