@@ -41,7 +41,7 @@ from hwbmpq.tasks import Task, get_task
 from hwbmpq.training.accuracy import find_budget, unmet_remark, with_result
 from hwbmpq.training.accuracy import with_validation as with_validation
 from hwbmpq.training.curve import accuracy_curve as accuracy_curve
-from hwbmpq.training.distillation import Teacher
+from hwbmpq.training.distillation import Teacher, make_teacher
 from hwbmpq.training.evaluation import Evaluation, evaluate, evaluation_batches, figures
 from hwbmpq.training.hooks import Progress, TrainingHook, tell
 from hwbmpq.training.probes import probe_of
@@ -137,7 +137,7 @@ def compress(
     train_at = partial(_trained_probe, network, teacher, data, task, hooks)
     earlier = None if state is None else run
     search, settings = find_budget(network, data, settings, task, train_at, earlier=earlier, hooks=hooks)
-    taught_by = _teacher(network, teacher, data, settings, task)
+    taught_by = make_teacher(network, teacher, data, settings, task)
     allocator = make_allocator(network, data, settings, task)
     if on_ready is not None:
         on_ready()
@@ -150,12 +150,7 @@ def compress(
         trainer = make_trainer(
             network, allocator, data, settings, task, run=run, hooks=hooks, teacher=taught_by
         )
-        _begin(trainer, allocator, data, state, hooks)
-        if run is not None and distributed.rank() == 0 and trainer.progress.epoch < settings.epochs:
-            run.forget_exports()
-        if on_trainer is not None:
-            on_trainer(trainer)
-        progress = trainer.run()
+        progress = _train(trainer, allocator, data, state, run, hooks, on_trainer)
     folder = run if distributed.rank() == 0 else None
     search = with_result(search, network, allocator, data, progress, task)
     remarks = (*unmet_remark(search), *float_remark(progress.float_accuracy, data, settings, task))
@@ -194,7 +189,7 @@ def _trained_probe(
     model = deepcopy(network)
     seed_everything(settings)
     allocator = make_allocator(model, data, settings, task)
-    taught_by = _teacher(network, teacher, data, settings, task)
+    taught_by = make_teacher(network, teacher, data, settings, task)
     trainer = make_trainer(model, allocator, data, settings, task, hooks=hooks, teacher=taught_by)
     _start_from_calibration(trainer, allocator, data, hooks)
     progress = trainer.run()
@@ -327,26 +322,21 @@ def make_trainer(
     )
 
 
-def _teacher(
-    network: nn.Module, given: nn.Module | None, data: ImageData, settings: RunSettings, task: Task
-) -> Teacher | None:
-    """The float network that a run learns from: another one, or ``network`` before it is quantized."""
-    if not settings.distill or not settings.epochs or not task.has_classes:
-        return None
-    options: dict[str, Any] = {
-        "share": settings.distill,
-        "compares": settings.distill_loss,
-        "temperature": settings.temperature,
-    }
-    if given is not None:
-        place(given, find_device(settings.device, distributed.local_rank()), data)
-        return Teacher(given, **options)
-    if not starts_from_weights(settings):
-        raise HwbmpqError(
-            "there is no float network to learn from: the weights are random",
-            hint="give trained weights (--weights FILE), another network (--teacher MODEL=FILE), or leave out --distill",
-        )
-    return Teacher.copied(network, **options)
+def _train(
+    trainer: Trainer,
+    allocator: BitAllocator,
+    data: ImageData,
+    state: Mapping[str, Any] | None,
+    run: RunDirectory | None,
+    hooks: Sequence[TrainingHook],
+    on_trainer: Callable[[Trainer], None] | None,
+) -> Progress:
+    _begin(trainer, allocator, data, state, hooks)
+    if run is not None and distributed.rank() == 0 and trainer.progress.epoch < trainer.settings.epochs:
+        run.forget_exports()
+    if on_trainer is not None:
+        on_trainer(trainer)
+    return trainer.run()
 
 
 def _begin(

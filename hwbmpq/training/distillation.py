@@ -7,8 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hwbmpq import distributed
+from hwbmpq.data.images import ImageData
 from hwbmpq.data.inputs import ModelInputs, first_tensor
 from hwbmpq.errors import HwbmpqError
+from hwbmpq.tasks import Task
+from hwbmpq.training.settings import RunSettings
+from hwbmpq.training.setup import find_device, place, starts_from_weights
 
 
 class Teacher:
@@ -58,3 +63,25 @@ class Teacher:
         )
         # T² keeps the gradient's size whatever the temperature (Hinton et al. 2015).
         return self.temperature**2 * divergence
+
+
+def make_teacher(
+    network: nn.Module, given: nn.Module | None, data: ImageData, settings: RunSettings, task: Task
+) -> Teacher | None:
+    """The float network that a run learns from: another one, or ``network`` before it is quantized."""
+    if not settings.distill or not settings.epochs or not task.has_classes:
+        return None
+    options: dict[str, Any] = {
+        "share": settings.distill,
+        "compares": settings.distill_loss,
+        "temperature": settings.temperature,
+    }
+    if given is not None:
+        place(given, find_device(settings.device, distributed.local_rank()), data)
+        return Teacher(given, **options)
+    if not starts_from_weights(settings):
+        raise HwbmpqError(
+            "there is no float network to learn from: the weights are random",
+            hint="give trained weights (--weights FILE), another network (--teacher MODEL=FILE), or leave out --distill",
+        )
+    return Teacher.copied(network, **options)
