@@ -106,7 +106,6 @@ _FROM_CALIBRATION = {
     "optimizer": "adam",
     "weight_decay": 0.0,
     "clip_norm": 1.0,
-    "batch_size": 64,
 }
 """A network that knows its task imitates itself in float: its statistics still hold, and small steps are enough."""
 _CALIBRATION_RATES = {"adam": 0.0005, "adamw": 0.0005, "sgd": 0.003}

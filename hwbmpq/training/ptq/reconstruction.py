@@ -71,7 +71,7 @@ def _imitate(
     images: SplitInputs,
     on_step: Callable[[int, int], None] | None,
 ) -> None:
-    optimizer = make_optimizer(model, kind="adam", rate=_RATE)
+    optimizer = make_optimizer(model, kind="adam", rate=_RATE, relative_steps=True)
     with eval_mode(model), eval_mode(reference), torch.enable_grad():
         for step, inputs in zip(range(images.steps), images.learning, strict=False):
             loss = _difference(model, reference, inputs.for_model(model))
