@@ -1,5 +1,6 @@
 """QONNX files as the ``qonnx`` package reads them: the same answers, and the same costs as ours."""
 
+import copy
 import io
 import random
 import sys
@@ -73,10 +74,20 @@ def inference_cost(content: bytes) -> dict[str, float]:
 
 
 def test_resnets_give_the_same_answers(resnet: Exported) -> None:
-    # In some images an activation lies so close to a rounding boundary that the order of a sum decides.
-    found = compare(resnet.network, QonnxNetwork(resnet.graph.content), [some_images(batch=15)])
+    """But for activations that lie so close to a rounding boundary that the order of a sum decides.
+
+    One of them changes an answer by some per cent where later layers have 2 bits. They change those of the network itself in
+    double precision just as much.
+    """
+    images = some_images(batch=15)
+    found = compare(resnet.network, QonnxNetwork(resnet.graph.content), [images])
     assert found.inputs == 15
-    assert found.median_difference <= 1e-4
+    assert found.top1_agreement == 1
+    with torch.no_grad():
+        single = resnet.network(images)
+        double = copy.deepcopy(resnet.network).double()(images.double())
+    by_image = (single - double).abs().amax(1) / single.abs().max()
+    assert found.median_difference <= max(1e-4, 3 * float(by_image.median()))
 
 
 def test_norms_are_folded_and_every_quantizer_is_one_node(resnet: Exported) -> None:
