@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from math import prod
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -104,9 +105,8 @@ def _keep_scales(model: nn.Module, weights: Mapping[str, StoredWeight]) -> None:
         codes, scale = own.codes_and_scale(values)
         if torch.equal(codes, stored.codes.to(codes.dtype)) and torch.equal(scale, stored.scale):
             continue
-        learned = LearnedStepQuantizer(
-            channel_axis=own.channel_axis, name=own.name, like=values.to(module.weight.device)
-        )
+        like = values.to(cast(Tensor, module.weight).device)
+        learned = LearnedStepQuantizer(channel_axis=own.channel_axis, name=own.name, like=like)
         learned.set_bits(own.bits)
         learned.take_scale(stored.scale)
         module.weight_quantizer = learned
