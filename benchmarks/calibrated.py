@@ -8,13 +8,13 @@ on them once. Runs that the results hold are not repeated.
 
 import argparse
 import json
-import os
 import statistics
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
+from trained import resnet20_settings
 
 import hwbmpq
 from hwbmpq.measure.kit_runner import machine_facts
@@ -23,20 +23,14 @@ BITS = (2.5, 3.0, 4.0)
 
 
 def run(bits: float, calibrate: str, seed: int) -> dict[str, Any]:
-    folder = Path(os.environ["HWBMPQ_DATA"])
-    settings = hwbmpq.training.resolve_settings(
-        {
-            "model": "hwbmpq:resnet20",
-            "weights": str(folder.parent / "weights/cifar10_resnet20.pt"),
-            "data": f"npz:{folder / 'cifar10.npz'}",
-            "target": "mpic",
-            "bits": (2, 4, 8),
-            "activation_bits": 8,
-            "budgets": {"weight_memory": f"{bits}b/weight"},
-            "epochs": 0,
-            "calibrate": calibrate,
-            "seed": seed,
-        }
+    settings = resnet20_settings(
+        target="mpic",
+        bits=(2, 4, 8),
+        activation_bits=8,
+        budgets={"weight_memory": f"{bits}b/weight"},
+        epochs=0,
+        calibrate=calibrate,
+        seed=seed,
     )
     data = hwbmpq.data.open_data(settings.data).sized((3, 32, 32), seed=0)
     network = hwbmpq.models.load_model(settings.model, num_classes=10, weights=settings.weights).network

@@ -10,7 +10,6 @@ from the float network's answers, which varies less than accuracy from run to ru
 import argparse
 import copy
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F
-from trained import split_test_images
+from trained import resnet20_settings, split_test_images
 
 import hwbmpq
 from hwbmpq.measure.kit_runner import machine_facts
@@ -39,22 +38,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def run(variant: dict[str, Any], seed: int) -> dict[str, Any]:
-    folder = Path(os.environ["HWBMPQ_DATA"])
-    settings = hwbmpq.training.resolve_settings(
-        {
-            "model": "hwbmpq:resnet20",
-            "weights": str(folder.parent / "weights/cifar10_resnet20.pt"),
-            "data": f"npz:{folder / 'cifar10.npz'}",
-            "target": "mpic",
-            "bits": (2, 4, 8),
-            "activation_bits": 8,
-            "budgets": {"weight_memory": "2.5b/weight"},
-            "epochs": 2,
-            "train_images": 5_000,
-            "seed": seed,
-            **variant,
-        }
-    )
+    given = {
+        "target": "mpic",
+        "bits": (2, 4, 8),
+        "activation_bits": 8,
+        "budgets": {"weight_memory": "2.5b/weight"},
+        "epochs": 2,
+        "train_images": 5_000,
+        "seed": seed,
+    }
+    settings = resnet20_settings(**{**given, **variant})
     data = hwbmpq.data.open_data(settings.data).sized((3, 32, 32), train_limit=settings.train_images, seed=0)
     data = split_test_images(data)
     assert data.validation is not None

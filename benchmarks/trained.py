@@ -47,19 +47,23 @@ def split_test_images(data: Any) -> Any:
     return replace(data, test=test, validation=validation)
 
 
-def run(row: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
+def resnet20_settings(**given: Any) -> hwbmpq.training.RunSettings:
+    """Of a run from the trained weights."""
     folder = Path(os.environ["HWBMPQ_DATA"])
-    given = {
-        **ROWS[row],
+    own = {
         "model": "hwbmpq:resnet20",
         "weights": str(folder.parent / "weights/cifar10_resnet20.pt"),
         "data": f"npz:{folder / 'cifar10.npz'}",
-        "seed": seed,
-        **dict(text.split("=", 1) for text in args.set),
     }
+    return hwbmpq.training.resolve_settings({**own, **given})
+
+
+def run(row: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
+    folder = Path(os.environ["HWBMPQ_DATA"])
+    given = {**ROWS[row], "seed": seed, **dict(text.split("=", 1) for text in args.set)}
     if args.epochs is not None:
         given["epochs"] = args.epochs
-    settings = hwbmpq.training.resolve_settings(given)
+    settings = resnet20_settings(**given)
     data = hwbmpq.data.open_data(settings.data).sized((3, 32, 32), train_limit=settings.train_images, seed=0)
     data = split_test_images(data)
     directory = RunDirectory(args.runs / f"{row}-{seed}-{settings.epochs}".replace(" ", "_"))

@@ -127,7 +127,7 @@ def with_result(
     if search is None or data.validation is None:
         return search
     validation, key = data.validation, f"validation_{task.described.key}"
-    if key not in progress.records[-1]:  # only calibrated: the probe was the same
+    if key not in progress.records[-1]:  # not trained; probes are calibrated fast, the run as it was asked to
         found = distributed.on_first_rank(lambda: evaluate(network, evaluation_batches(validation), task))
         return replace(search, reached=found.value)
     if progress.keeps_calibrated:
