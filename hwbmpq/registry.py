@@ -237,7 +237,7 @@ COST_MODELS: Registry[type] = Registry(
         "hwbmpq.costs",
         "memory=quantities flash=quantities ram=quantities latency=quantities energy=quantities "
         "weight_memory=quantities stored_memory=stored "
-        "activation_memory=activations layer_working_set=activations bops=analytic mac_energy=analytic "
+        "activation_memory=activations layer_working_set=activations largest_input=activations bops=analytic mac_energy=analytic "
         "energy_per_op=analytic power_time=analytic roofline=analytic throughput_table=analytic lookup_table=lookup "
         "ne16=accelerators gap8=accelerators bit_serial=accelerators bit_fusion=accelerators",
     ),

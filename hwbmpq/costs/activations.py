@@ -1,6 +1,7 @@
 """Activations in memory: the peak over the schedule, or layer by layer."""
 
 import itertools
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
@@ -34,29 +35,55 @@ class _ActivationCost(CostOptions):
         return replace(table, capacity=capacity, figures=figures.used)
 
 
-@register("layer_working_set")
-class LayerWorkingSet(_ActivationCost):
-    """Bits of each layer's input and output together; the largest counts, of all calls. Needs no schedule."""
+class _LargestLayer(_ActivationCost):
+    """The largest layer counts; needs no schedule."""
 
-    formula: ClassVar[str] = "max over layers and their calls of (inputs + outputs) * activation_bits"
+    name: ClassVar[str]
 
     def tabulate(self, layers: Layers, profile: HardwareProfile, precisions: Candidates) -> CostTable:
         layers = list(layers)
         widths = _stored_widths(layers, profile, precisions)
         rows = []
         for layer in layers:
-            elements = _working_set(layer)
+            elements = self._elements(layer)
             costs = {precision: elements * bits for precision, bits in widths[layer.name].items()}
             rows.append(CostRow(label=layer.name, costs={layer.name: costs}))
-        name = "layer_working_set"
-        in_float = FLOAT_BITS * max(map(_working_set, layers), default=0)
-        table = CostTable(name=name, model=name, unit=self.unit, rows=tuple(rows), float_total=in_float)
+        in_float = FLOAT_BITS * max(map(self._elements, layers), default=0)
+        table = CostTable(
+            name=self.name, model=self.name, unit=self.unit, rows=tuple(rows), float_total=in_float
+        )
         return self._bounded(table, profile)
 
+    @staticmethod
+    @abstractmethod
+    def _elements(layer: Layer) -> int:
+        """Of the layer's largest call."""
 
-def _working_set(layer: Layer) -> int:
-    """Elements of input and output of the layer's largest call."""
-    return max(prod(reads) + prod(makes) for reads, makes in layer.every_call)
+
+@register("layer_working_set")
+class LayerWorkingSet(_LargestLayer):
+    """Bits of each layer's input and output together; the largest counts, of all calls. Needs no schedule."""
+
+    formula: ClassVar[str] = "max over layers and their calls of (inputs + outputs) * activation_bits"
+    name: ClassVar[str] = "layer_working_set"
+
+    @staticmethod
+    def _elements(layer: Layer) -> int:
+        return max(prod(reads) + prod(makes) for reads, makes in layer.every_call)
+
+
+@register("largest_input")
+class LargestInput(_LargestLayer):
+    """Bits of the largest tensor that a layer reads, as papers count the "maximum activation size". One tensor at a
+    time: what else is in memory then, such as the other operand of an addition, is in ``activation_memory``.
+    """
+
+    formula: ClassVar[str] = "max over layers and their calls of inputs * activation_bits"
+    name: ClassVar[str] = "largest_input"
+
+    @staticmethod
+    def _elements(layer: Layer) -> int:
+        return max(prod(reads) for reads, _ in layer.every_call)
 
 
 @register("activation_memory")

@@ -177,6 +177,18 @@ def test_the_working_set_is_one_row_per_layer() -> None:
     assert prod(layers[0].input_shape) == 32
 
 
+def test_the_largest_input_of_resnet20_is_what_papers_count() -> None:
+    """16 x 32 x 32 values: 8 KiB at 4 bits, however narrow the smaller tensors are."""
+    model = hwbmpq.models.load_model("hwbmpq:resnet20", device="meta")
+    graph = hwbmpq.describe(model.network, model.example_input())
+    widths = [Precision(weight_bits=2, activation_bits=bits) for bits in (4, 8)]
+    table = get_cost_model("largest_input").tabulate(graph, load_profile("mpic"), widths)
+    narrow = {layer.name: widths[prod(layer.input_shape) < 16 * 32 * 32] for layer in graph}
+    assert table.total(narrow) == 16 * 32 * 32 * 4
+    assert table.total({**narrow, "layer2.0.conv1": widths[1]}) == 16 * 32 * 32 * 8
+    assert table.float_total == 16 * 32 * 32 * 32
+
+
 def test_promoted_widths_are_stored_wide() -> None:
     precision = Precision(weight_bits=3, activation_bits=3)
     table = get_cost_model("layer_working_set").tabulate(

@@ -23,7 +23,7 @@ def test_no_model_invents_a_cost_for_a_profile_that_says_nothing(
     name: str, write: Write, tabulate: Tabulate
 ) -> None:
     """It needs nothing of the device (a count), or it raises and says what is missing."""
-    counts = {"weight_memory", "stored_memory", "memory", "bops", "layer_working_set"}
+    counts = {"weight_memory", "stored_memory", "memory", "bops", "layer_working_set", "largest_input"}
     profile = write("")
     if name in counts:
         assert tabulate(name, profile).total({"conv": W8A8}) > 0

@@ -121,6 +121,8 @@ def test_each_call_is_looked_up(order: tuple[int, ...], write: Write, tabulate: 
 def test_the_largest_call_is_the_working_set(order: tuple[int, ...], tabulate: Tabulate) -> None:
     table = tabulate("layer_working_set", "generic", head(order))
     assert table.total({"head": W8A8}) == (4 + 6) * 32 * 32 * 8
+    largest = tabulate("largest_input", "generic", head(order))
+    assert largest.total({"head": W8A8}) == 4 * 32 * 32 * 8
 
 
 def test_weights_are_stored_once_however_often_they_are_called(tabulate: Tabulate) -> None:

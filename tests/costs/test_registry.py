@@ -17,7 +17,7 @@ from hwbmpq.testing import conv_layer
 from hwbmpq.values import Precision
 
 PROMISED = (
-    "memory weight_memory stored_memory activation_memory layer_working_set flash ram bops mac_energy energy_per_op power_time "
+    "memory weight_memory stored_memory activation_memory layer_working_set largest_input flash ram bops mac_energy energy_per_op power_time "
     "latency energy roofline throughput_table lookup_table ne16 gap8 bit_serial bit_fusion"
 ).split()
 

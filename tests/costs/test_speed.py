@@ -18,6 +18,7 @@ MODELS = {
     "gap8": "gap9_ne16",
     "latency": "gap9_ne16",
     "layer_working_set": "generic",
+    "largest_input": "generic",
     "mac_energy": "generic",
     "memory": "generic",
     "ne16": "gap9_ne16",
