@@ -22,6 +22,26 @@ def largest_code(bits: int, *, signed: bool) -> int:
     return (1 << (bits - 1)) - 1 if signed else (1 << bits) - 1
 
 
+CodeRange = tuple[int, int]
+"""The smallest and the largest integer code of an input."""
+
+_BYTE_STEPS = 2**8 - 1
+
+
+def input_codes(bits: int, *, signed: bool, below: int = 0) -> CodeRange:
+    """The codes of an input; ``below`` of 255 steps are below zero where values are signed and lopsided, else half.
+
+    >>> input_codes(4, signed=False), input_codes(4, signed=True), input_codes(4, signed=True, below=40)
+    ((0, 15), (-7, 7), (-2, 13))
+    """
+    if not (signed and below):
+        top = largest_code(bits, signed=signed)
+        return (-top if signed else 0, top)
+    steps = (1 << bits) - 1
+    low = max(1, round(below * steps / _BYTE_STEPS))
+    return -low, steps - low
+
+
 TERNARY_BITS = 2
 TERNARY_THRESHOLD = 0.7
 """TWN's threshold as a multiple of the mean magnitude (Li et al. 2016, eq. 6)."""
@@ -74,19 +94,27 @@ def straight_through(weight: Tensor, codes: Tensor, scale: Tensor, name: str) ->
 
 
 def fake_quantize_activation(
-    values: Tensor, alpha: Tensor, bits: int, *, signed: bool, learns_step: bool = False
+    values: Tensor,
+    alpha: Tensor,
+    bits: int,
+    *,
+    signed: bool,
+    learns_step: bool = False,
+    codes: CodeRange | None = None,
 ) -> Tensor:
     """Clip to [0, α] (signed: [-α, α]), round to ``bits``. α gets the clipped values' gradient (PACT).
 
     ``learns_step``: α is trained as a multiple of the step size instead (LSQ), so rounding errors count too.
-    ``alpha`` is a scalar tensor; below ``SMALLEST_ALPHA`` it counts as that.
+    ``alpha`` is a scalar tensor; below ``SMALLEST_ALPHA`` it counts as that. ``codes`` are the smallest and the largest to
+    round to, by default symmetric if ``signed``; α is the value of the largest.
     """
     if values.dtype in HALVES:
         return fake_quantize_activation(
-            values.float(), alpha.float(), bits, signed=signed, learns_step=learns_step
+            values.float(), alpha.float(), bits, signed=signed, learns_step=learns_step, codes=codes
         ).to(values.dtype)
     function = _LearnedClip if learns_step else _Pact
-    return function.apply(values, alpha, bits, signed)  # type: ignore[no-untyped-call, no-any-return]
+    low, top = codes or input_codes(bits, signed=signed)
+    return function.apply(values, alpha, low, top)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def check_finite(values: Tensor, name: str) -> None:
@@ -157,29 +185,26 @@ class _Pact(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, alpha: Tensor, bits: int, signed: bool) -> Tensor:
+    def forward(ctx: Any, values: Tensor, alpha: Tensor, low: int, top: int) -> Tensor:
         alpha = alpha.clamp_min(SMALLEST_ALPHA)
         ctx.save_for_backward(values, alpha)
-        ctx.signed = signed
-        steps = largest_code(bits, signed=signed)
-        low = -alpha if signed else torch.zeros_like(alpha)
-        clipped = torch.clamp(values, min=low, max=alpha)
-        return clipped.mul_(steps / alpha).round_().mul_(alpha / steps)
+        ctx.lowest = low / top
+        clipped = torch.clamp(values, min=alpha * ctx.lowest, max=alpha)
+        return clipped.mul_(top / alpha).round_().mul_(alpha / top)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = gradients
         values, alpha = ctx.saved_tensors
         if torch.is_grad_enabled():  # second derivatives are wanted, which the kernels do not have
-            return *_differentiable_gradients(gradient, values, alpha, ctx.signed), None, None
+            return *_differentiable_gradients(gradient, values, alpha, ctx.lowest), None, None
         # The kernels take constant bounds. On CPU α can be read; elsewhere everything is divided by it.
         scaled, bound = (values, alpha.item()) if _can_read(alpha) else (values / alpha, 1.0)
         result = torch.empty_like(values)
         alpha_gradient = None
         if ctx.needs_input_grad[1]:
-            alpha_gradient = _clipped_gradient(gradient, scaled, bound, ctx.signed, scratch=result)
-        # The kernel passes the gradient where low < scaled < bound, but PACT's interval is [0, α): reach below 0.
-        low = -bound if ctx.signed else -torch.finfo(values.dtype).tiny
+            alpha_gradient = _clipped_gradient(gradient, scaled, bound, ctx.lowest, scratch=result)
+        low = _lower_bound(bound, ctx.lowest, values)
         torch.ops.aten.hardtanh_backward.grad_input(gradient, scaled, low, bound, grad_input=result)
         return result, alpha_gradient, None, None
 
@@ -192,13 +217,10 @@ class _LearnedClip(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, alpha: Tensor, bits: int, signed: bool) -> Tensor:
-        quantized = _Pact.forward(ctx, values, alpha, bits, signed)
+    def forward(ctx: Any, values: Tensor, alpha: Tensor, low: int, top: int) -> Tensor:
+        quantized = _Pact.forward(ctx, values, alpha, low, top)
         ctx.save_for_backward(values, alpha.clamp_min(SMALLEST_ALPHA), quantized)
-        steps = largest_code(bits, signed=signed)
-        ctx.factor = (
-            steps**1.5 / max(1, values.numel() // max(1, len(values))) ** 0.5 if values.dim() else 1.0
-        )
+        ctx.factor = top**1.5 / max(1, values.numel() // max(1, len(values))) ** 0.5 if values.dim() else 1.0
         return quantized
 
     @staticmethod
@@ -206,11 +228,11 @@ class _LearnedClip(torch.autograd.Function):
         (gradient,) = gradients
         values, alpha, quantized = ctx.saved_tensors
         if torch.is_grad_enabled():
-            passed, _ = _differentiable_gradients(gradient, values, alpha, ctx.signed)
+            passed, _ = _differentiable_gradients(gradient, values, alpha, ctx.lowest)
             slope = (gradient * quantized.detach()).sum() - (passed * values).sum()
             return passed, slope * ctx.factor / alpha, None, None
         scaled, bound = (values, alpha.item()) if _can_read(alpha) else (values / alpha, 1.0)
-        low = -bound if ctx.signed else -torch.finfo(values.dtype).tiny
+        low = _lower_bound(bound, ctx.lowest, values)
         passed = torch.ops.aten.hardtanh_backward(gradient, scaled, low, bound)
         alpha_gradient = None
         if ctx.needs_input_grad[1]:
@@ -222,24 +244,33 @@ class _LearnedClip(torch.autograd.Function):
         return passed, alpha_gradient, None, None
 
 
+def _lower_bound(bound: float, lowest: float, values: Tensor) -> float:
+    """Where gradients stop below, for a kernel that stops at the bound itself: PACT's interval is [0, α), which has 0."""
+    return bound * lowest if lowest else -torch.finfo(values.dtype).tiny
+
+
 def _differentiable_gradients(
-    gradient: Tensor, values: Tensor, alpha: Tensor, signed: bool
+    gradient: Tensor, values: Tensor, alpha: Tensor, lowest: float
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of the input and of α in plain arithmetic, linear in ``gradient``."""
+    """Gradients of the input and of α in plain arithmetic, linear in ``gradient``; ``lowest`` is the smallest value over α."""
     above = (values >= alpha).to(gradient.dtype)
-    below = (values <= -alpha if signed else values < 0).to(gradient.dtype)
-    alpha_gradient = (gradient * (above - below if signed else above)).sum()
+    below = (values <= alpha * lowest if lowest else values < 0).to(gradient.dtype)
+    alpha_gradient = (gradient * (above + lowest * below)).sum()
     return gradient * (1 - above - below), alpha_gradient
 
 
 def _clipped_gradient(
-    gradient: Tensor, values: Tensor, bound: float, signed: bool, *, scratch: Tensor
+    gradient: Tensor, values: Tensor, bound: float, lowest: float, *, scratch: Tensor
 ) -> Tensor:
-    """Sum of the gradient where ``values`` ≥ ``bound``, less, if signed, that where they are ≤ -``bound``."""
+    """Sum of the gradient where ``values`` ≥ ``bound``, and ``lowest`` times that where they are clipped below."""
     just_below = bound * (1.0 - torch.finfo(values.dtype).eps / 2)  # the next smaller float
-    if signed:
+    if lowest == -1:
         torch.clamp(values, -bound, bound, out=scratch)
         torch.ops.aten.hardshrink.out(scratch, just_below, out=scratch)  # ±bound where clipped, else 0
         return scratch.mul_(gradient).sum() / bound
     torch.ops.aten.threshold_backward.grad_input(gradient, values, just_below, grad_input=scratch)
-    return scratch.sum()
+    above = scratch.sum()
+    if not lowest:
+        return above
+    torch.mul(gradient, values <= bound * lowest, out=scratch)
+    return above + lowest * scratch.sum()

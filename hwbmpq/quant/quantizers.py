@@ -19,13 +19,15 @@ from torch.utils.hooks import RemovableHandle
 from hwbmpq.distributed import is_distributed
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.quant.functional import (
+    CodeRange,
     check_finite,
     fake_quantize_activation,
+    input_codes,
     max_scale_codes,
     quantize_weight,
     straight_through,
 )
-from hwbmpq.quant.scales import best_clip
+from hwbmpq.quant.scales import best_clip, best_steps_below
 from hwbmpq.registry import QUANTIZERS
 from hwbmpq.values import FLOAT_BITS
 
@@ -191,6 +193,8 @@ class InputQuantizer(LoadsFloatCheckpoints):
     """Clips a tensor at a trainable α and rounds it (PACT, or LSQ if it ``learns_step``); at 16 bits, uses the range
     seen in training.
 
+    If it ``learns_step``, signed values that are mostly positive get fewer codes below zero than above.
+
     α is initialised from the first training batches: the clipping point with the least squared error at the
     width in use. For the network's own input it stays there, since training does not change that input and
     the gradient would cost the first layer a whole backward pass. In evaluation mode nothing is learned,
@@ -208,6 +212,8 @@ class InputQuantizer(LoadsFloatCheckpoints):
         super().__init__()
         self.signed = signed
         self.learns_step = learns_step
+        self.steps_below = 0
+        """Of 255 steps, those below zero; 0: half of them, or none if unsigned."""
         self.trainable = trainable
         self.name = name
         self.alpha = nn.Parameter(torch.ones((), dtype=like.dtype, device=like.device))
@@ -238,8 +244,18 @@ class InputQuantizer(LoadsFloatCheckpoints):
         if not known.is_complete and (self.training or not known.has_alpha):
             self._calibrate(values, bits)
         return fake_quantize_activation(
-            values, self.alpha, bits, signed=self.signed, learns_step=self.learns_step
+            values,
+            self.alpha,
+            bits,
+            signed=self.signed,
+            learns_step=self.learns_step,
+            codes=self.codes_at(bits),
         )
+
+    def codes_at(self, bits: int) -> CodeRange:
+        """The smallest and the largest code at a width; α is the value of the largest."""
+        below = 0 if bits == OBSERVED_BITS else self.steps_below
+        return input_codes(bits, signed=self.signed, below=below)
 
     def _observe(self, values: Tensor) -> None:
         """Widen the range to the largest magnitude seen."""
@@ -260,7 +276,10 @@ class InputQuantizer(LoadsFloatCheckpoints):
             return  # inside backward: activation checkpointing runs the forward pass again, with the same α
         self._calibrated = weakref.ref(values), values.data_ptr()
         values = values.detach()
-        best = best_clip(values, bits, signed=self.signed) if bool(values.any()) else None
+        has_values = bool(values.any())
+        if self.learns_step and self.signed and not self.calibration.batches:
+            self._place_zero(values if has_values else None, bits)
+        best = best_clip(values, bits, signed=self.signed, below=self.steps_below) if has_values else None
         if self.training and is_distributed():
             best = _mean_over_ranks(best, self.alpha)
         self._observe(values)
@@ -269,6 +288,15 @@ class InputQuantizer(LoadsFloatCheckpoints):
         with torch.no_grad():
             self.alpha.add_((best - self.alpha) / (self.calibration.batches + 1))
         self.calibration.count_batch()
+
+    def _place_zero(self, values: Tensor | None, bits: int) -> None:
+        """Choose how many codes are below zero, by the first batch."""
+        below = 0 if values is None else best_steps_below(values, bits)
+        if self.training and is_distributed():
+            found = torch.tensor(below, device=self.alpha.device)
+            distributed.all_reduce(found, distributed.ReduceOp.MAX)  # or ranks would round differently
+            below = int(found)
+        self.steps_below = below
 
     def set_width(self, reader: str, bits: int) -> None:
         """Note a reader's width. α trains only while a reader uses it: DDP expects a gradient for every trainable parameter."""
@@ -283,10 +311,12 @@ class InputQuantizer(LoadsFloatCheckpoints):
     def get_extra_state(self) -> Tensor:
         known = self.calibration
         batches = _RESTARTED if known.has_alpha and not known.batches else known.batches
-        return torch.tensor([batches, known.has_range])
+        lopsided = [self.steps_below] if self.steps_below else []
+        return torch.tensor([batches, known.has_range, *lopsided])
 
     def set_extra_state(self, state: Tensor) -> None:
-        batches, has_range = state.tolist()
+        batches, has_range, *lopsided = state.tolist()
+        self.steps_below = lopsided[0] if lopsided else 0
         self.calibration = _Calibration()
         self.calibration.has_range = bool(has_range)
         self.calibration.has_alpha = batches == _RESTARTED
@@ -311,7 +341,11 @@ class _LastResult:
 
     @staticmethod
     def _key_of(quantizer: InputQuantizer, values: Tensor, bits: int) -> tuple[object, ...]:
-        versions = (values._version, quantizer.alpha._version, quantizer.observed._version)
+        versions = (
+            values._version,
+            quantizer.alpha._version,
+            quantizer.observed._version,
+        )  # α moves with the codes
         return (bits, versions, torch.is_grad_enabled())
 
     def get(self, quantizer: InputQuantizer, values: Tensor, bits: int) -> Tensor | None:

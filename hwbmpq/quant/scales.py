@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from hwbmpq.quant.functional import SMALLEST_ALPHA, largest_code
+from hwbmpq.quant.functional import SMALLEST_ALPHA, CodeRange, input_codes, largest_code
 
 _CANDIDATES = 64
 _SMALLEST_CLIP = 0.2
@@ -11,6 +11,10 @@ _SMALLEST_CLIP = 0.2
 _SAMPLE = 2**14
 """Elements looked at to place a clipping point of activations."""
 _CLIP_CANDIDATES = 40
+_LARGEST_SHARE_BELOW = 1 / 3
+"""Values whose range is below zero for more than this share are symmetric enough."""
+_HEIGHTS = (0.25, 0.5, 0.75, 1.0)
+"""Shares of the largest value at which it may be clipped while codes below zero reach as deep as the values."""
 
 
 def best_scale(rows: Tensor, bits: int, importance: Tensor | None = None) -> Tensor:
@@ -37,18 +41,45 @@ def nearest_codes(values: Tensor, scale: Tensor, bits: int) -> Tensor:
     return (values / scale).round_().clamp_(-top, top)
 
 
-def best_clip(values: Tensor, bits: int, *, signed: bool) -> Tensor:
+def best_clip(values: Tensor, bits: int, *, signed: bool, below: int = 0) -> Tensor:
     """The clipping point with the least squared quantization error on a sample of ``values``."""
-    sample = _sample(values.flatten()).float()
-    if not signed:
+    return _best_clip(values, _sample_of(values), input_codes(bits, signed=signed, below=below))[0]
+
+
+def best_steps_below(values: Tensor, bits: int) -> int:
+    """How many of 255 steps should be below zero, for the least squared error on a sample of signed ``values``.
+
+    0 stands for half of them. What SiLU, GELU and Hardswish return is nearly all positive: half of the codes would be unused.
+    """
+    sample = _sample_of(values)
+    depth, height = float(-sample.amin()), float(sample.amax())
+    if depth <= 0 or depth > _LARGEST_SHARE_BELOW * (depth + height):
+        return 0
+    candidates = {max(1, round(255 * depth / (depth + height * share))) for share in _HEIGHTS}
+    errors = {
+        below: float(_best_clip(values, sample, input_codes(bits, signed=True, below=below))[1])
+        for below in (0, *sorted(candidates))
+        if below < 128
+    }
+    return min(errors, key=errors.__getitem__)
+
+
+def _best_clip(values: Tensor, sample: Tensor, codes: CodeRange) -> tuple[Tensor, Tensor]:
+    """The clipping point that suits the sample, and its squared error."""
+    low, top = codes
+    if low == 0:
         sample = sample.clamp_min(0)
-    peak = values.abs().amax() if signed else values.amax()
+    peak = values.abs().amax() if low == -top else values.amax()
     peak = peak.float().clamp_min(SMALLEST_ALPHA)
     candidates = peak * torch.linspace(1 / _CLIP_CANDIDATES, 1, _CLIP_CANDIDATES, device=values.device)
-    steps = largest_code(bits, signed=signed)
-    unit = (sample / candidates[:, None]).clamp_(-1, 1)  # (candidates, sample)
-    errors = (unit.mul_(steps).round_().mul_(candidates[:, None] / steps) - sample).square_().sum(1)
-    return candidates[errors.argmin()].to(values.dtype)
+    unit = (sample / candidates[:, None]).clamp_(low / top, 1)  # (candidates, sample)
+    errors = (unit.mul_(top).round_().mul_(candidates[:, None] / top) - sample).square_().sum(1)
+    least = errors.argmin()
+    return candidates[least].to(values.dtype), errors[least]
+
+
+def _sample_of(values: Tensor) -> Tensor:
+    return _sample(values.flatten()).float()
 
 
 def _sample(flat: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ from torch import Tensor, distributed, nn
 from hwbmpq.data.inputs import first_tensor
 from hwbmpq.distributed import is_distributed
 from hwbmpq.errors import HwbmpqError
-from hwbmpq.quant import quantized_layers
-from hwbmpq.quant.functional import fake_quantize_activation
+from hwbmpq.quant import InputQuantizer, quantized_layers
+from hwbmpq.quant.functional import fake_quantize_activation, input_codes
 from hwbmpq.quant.layers import QuantizedLayer
 from hwbmpq.quant.scales import best_clip
 from hwbmpq.values import FLOAT_BITS
@@ -64,22 +64,22 @@ class ActivationErrorMeter:
         else:
             rounded = rounded.detach().requires_grad_()
             self.leaves.append(rounded)
-        signed = self._layers[name].input_quantizer.signed
         seen, this = values.detach(), weakref.ref(self)
 
         def add(gradient: Tensor) -> None:
             if (meter := this()) is not None:
-                meter._add(name, seen, gradient, signed)
+                meter._add(name, seen, gradient)
 
         rounded.register_hook(add)  # type: ignore[no-untyped-call]
         return rounded
 
     @torch.no_grad()
-    def _add(self, name: str, values: Tensor, gradient: Tensor, signed: bool) -> None:
+    def _add(self, name: str, values: Tensor, gradient: Tensor) -> None:
         self._is_scaled = self._is_scaled or gradient.dtype == torch.float16
         values, squares = values.float(), gradient.float().square()
+        quantizer = self._layers[name].input_quantizer
         for bits in self._widths[name]:
-            error = values - _rounded(values, bits, signed)
+            error = values - _rounded(values, bits, quantizer)
             found = (error.square_() * squares).sum(
                 dtype=None if values.device.type == "mps" else torch.float64
             )
@@ -148,10 +148,13 @@ class _InputWatch:
         return type(None), ()
 
 
-def _rounded(values: Tensor, bits: int, signed: bool) -> Tensor:
+def _rounded(values: Tensor, bits: int, quantizer: InputQuantizer) -> Tensor:
     if bits == FLOAT_BITS:
         return values
-    return fake_quantize_activation(values, best_clip(values, bits, signed=signed), bits, signed=signed)
+    signed, below = quantizer.signed, quantizer.steps_below
+    alpha = best_clip(values, bits, signed=signed, below=below)
+    codes = input_codes(bits, signed=signed, below=below)
+    return fake_quantize_activation(values, alpha, bits, signed=signed, codes=codes)
 
 
 def is_sampled(step: int) -> bool:

@@ -14,8 +14,8 @@ import onnx_ir as ir
 from hwbmpq.export.onnx.graph import GraphEditor, Product, bypass, constant_of, only_reader, take_type
 from hwbmpq.export.onnx.kernels import (
     BYTE,
-    MIDDLE,
     Int8Weight,
+    byte_zero,
     fits_matmul_nbits,
     has_known_bias,
     insert_int8_weight,
@@ -151,18 +151,14 @@ def _int8_activation(quant: ActivationQuant, tail: ir.Value | None, editor: Grap
             _run_on_codes(reader, quant.node, tail, codes)
             codes = last
     name = f"{quant.name}.input"
-    step = editor.step(name, quant.scale, _zero(quant), ir.DataType.UINT8)
+    step = editor.step(name, quant.scale, byte_zero(quant), ir.DataType.UINT8)
     bypass(quant.node, editor.before(quant.node, "DequantizeLinear", [codes, *step], f"{name}_values"))
-
-
-def _zero(quant: ActivationQuant) -> int:
-    return MIDDLE if quant.signed else 0
 
 
 def _ends(quant: ActivationQuant) -> tuple[int, int]:
     """The bytes that the values are clipped at."""
     low, high = quant.range
-    return _zero(quant) + low, _zero(quant) + high
+    return byte_zero(quant) + low, byte_zero(quant) + high
 
 
 def _without_clip(quant: ActivationQuant, tail: ir.Value) -> tuple[ir.Value, tuple[int, int]]:
@@ -174,8 +170,11 @@ def _without_clip(quant: ActivationQuant, tail: ir.Value) -> tuple[ir.Value, tup
     bounds = _clip_bounds(clip)
     if clip is None or bounds is None or clip.inputs[0] is None:
         return tail, (low, high)
-    steps = (float(np.clip(bound / quant.scale, low - _zero(quant), high - _zero(quant))) for bound in bounds)
-    lowest, highest = (_zero(quant) + round(step) for step in steps)
+    steps = (
+        float(np.clip(bound / quant.scale, low - byte_zero(quant), high - byte_zero(quant)))
+        for bound in bounds
+    )
+    lowest, highest = (byte_zero(quant) + round(step) for step in steps)
     return clip.inputs[0], (lowest, highest)
 
 
@@ -196,7 +195,7 @@ def _int8_codes(
 ) -> ir.Value:
     """Quantize a value in front of its reader, and clip the codes if bytes have a larger range."""
     name = f"{quant.name}.input"
-    step = editor.step(name, quant.scale, _zero(quant), ir.DataType.UINT8)
+    step = editor.step(name, quant.scale, byte_zero(quant), ir.DataType.UINT8)
     codes = editor.before(reader, "QuantizeLinear", [value, *step], f"{name}_codes")
     if ends == (0, 2**BYTE - 1):
         return codes

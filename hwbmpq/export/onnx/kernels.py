@@ -42,6 +42,11 @@ class Int8Weight:
         return ir.DataType.UINT8 if self.zero else ir.DataType.INT8
 
 
+def byte_zero(quant: ActivationQuant) -> int:
+    """The byte that stands for zero in an input's codes."""
+    return MIDDLE if quant.signed and not quant.is_lopsided else quant.zero
+
+
 def int8_weight(product: Product, quant: ActivationQuant, *, accumulates_int32: bool) -> Int8Weight:
     """The bytes of a product's weight, and its bias.
 
@@ -50,7 +55,7 @@ def int8_weight(product: Product, quant: ActivationQuant, *, accumulates_int32: 
     and scales divided by it: a bias is rounded to the unit of the sum, which would be coarse otherwise.
     """
     top = largest_code(product.bits, signed=True)
-    largest_input = quant.top + (MIDDLE if quant.signed else 0)
+    largest_input = quant.range[1] + byte_zero(quant)
     room = largest_code(BYTE, signed=True)
     if not accumulates_int32:
         room = min(_LARGEST_PAIR // (2 * largest_input), room)

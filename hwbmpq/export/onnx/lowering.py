@@ -13,7 +13,7 @@ import onnx_ir as ir
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.export.onnx.graph import GraphEditor, HeldWeight, IntegerWeight, Product, bypass
 from hwbmpq.export.onnx.trace import ACTIVATION, TracedGraph
-from hwbmpq.quant.functional import SMALLEST_ALPHA, largest_code
+from hwbmpq.quant.functional import SMALLEST_ALPHA, CodeRange, largest_code
 from hwbmpq.quant.quantizers import OBSERVED_BITS, InputQuantizer
 
 _SIGNED = {2: ir.DataType.INT2, 4: ir.DataType.INT4, 8: ir.DataType.INT8, 16: ir.DataType.INT16}
@@ -48,15 +48,19 @@ class ActivationQuant:
     signed: bool
     scale: float
     """The float32 number that the network multiplies codes with."""
+    range: CodeRange
+    """The codes that the values are clipped at."""
 
     @property
-    def top(self) -> int:
-        return largest_code(self.bits, signed=self.signed)
+    def is_lopsided(self) -> bool:
+        """Whether fewer codes are below zero than above; they are stored unsigned then, with a zero point."""
+        low, top = self.range
+        return self.signed and low != -top
 
     @property
-    def range(self) -> tuple[int, int]:
-        """The codes that the values are clipped at."""
-        return -self.top if self.signed else 0, self.top
+    def zero(self) -> int:
+        """The integer that stands for zero."""
+        return -self.range[0] if self.is_lopsided else 0
 
 
 def activation_quants(graph: TracedGraph) -> Iterator[ActivationQuant]:
@@ -65,7 +69,12 @@ def activation_quants(graph: TracedGraph) -> Iterator[ActivationQuant]:
         bits = node.attributes["bits"].as_int()
         name = quantizer.name.removeprefix("layer ").strip("'")
         yield ActivationQuant(
-            node=node, name=name, bits=bits, signed=quantizer.signed, scale=step_size(quantizer, bits)
+            node=node,
+            name=name,
+            bits=bits,
+            signed=quantizer.signed,
+            scale=step_size(quantizer, bits),
+            range=quantizer.codes_at(bits),
         )
 
 
@@ -78,7 +87,7 @@ def step_size(quantizer: InputQuantizer, bits: int) -> float:
         )
     point = quantizer.observed if bits == OBSERVED_BITS else quantizer.alpha
     alpha = point.detach().float().cpu().clamp_min(SMALLEST_ALPHA)
-    return (alpha / largest_code(bits, signed=quantizer.signed)).item()
+    return (alpha / quantizer.codes_at(bits)[1]).item()
 
 
 def _has_step(quantizer: InputQuantizer, bits: int) -> bool:
@@ -94,8 +103,8 @@ def qdq_activation(quant: ActivationQuant, editor: GraphEditor, narrowest: int =
     assert value is not None
     name = f"{quant.name}.input"
     width = stored_width(quant.bits, narrowest)
-    kind = storage_type(quant.bits, signed=quant.signed, narrowest=narrowest)
-    step = editor.step(name, quant.scale, 0, kind)
+    kind = storage_type(quant.bits, signed=quant.signed and not quant.is_lopsided, narrowest=narrowest)
+    step = editor.step(name, quant.scale, quant.zero, kind)
     lowest, highest = (float(code * np.float32(quant.scale)) for code in quant.range)
     low, high = editor.bounds(name, lowest, highest)
     if width < _BYTE:
@@ -147,7 +156,17 @@ def qonnx_activation(quant: ActivationQuant, editor: GraphEditor) -> None:
     assert value is not None
     name = f"{quant.name}.input"
     scale = editor.constant(f"{name}_scale", quant.scale)
-    bypass(quant.node, _quant_node(editor, quant.node, value, scale, quant.bits, name, signed=quant.signed))
+    node = _quant_node(
+        editor,
+        quant.node,
+        value,
+        scale,
+        quant.bits,
+        name,
+        signed=quant.signed and not quant.is_lopsided,
+        zero=quant.zero,
+    )
+    bypass(quant.node, node)
 
 
 def qonnx_weight(product: Product, editor: GraphEditor) -> None:
@@ -175,9 +194,11 @@ def _quant_node(
     name: str,
     *,
     signed: bool,
+    zero: int = 0,
 ) -> ir.Value:
     """Signed ranges are symmetric, which QONNX calls narrow."""
-    settings = [scale, editor.constant("no_zero_point", 0.0), editor.constant("width", np.float32(bits))]
+    zero_point = editor.constant(f"{name}_zero" if zero else "no_zero_point", np.float32(zero))
+    settings = [scale, zero_point, editor.constant("width", np.float32(bits))]
     return editor.before(
         node,
         "Quant",

@@ -121,6 +121,8 @@ class PackedQuantizer(_Strict):
     batches: int = Field(ge=0, le=CALIBRATION_BATCHES)
     """Batches that α is the mean of; 0 if it was never set."""
     has_range: bool
+    steps_below: int = Field(default=0, ge=0, le=127)
+    """Of 255 steps, those below zero; 0: half of them if signed."""
     dtype: FloatType = "F32"
 
 

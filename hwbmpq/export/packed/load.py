@@ -117,7 +117,7 @@ def _set_quantizers(file: PackedFile, quantizers: Iterable[InputQuantizer], poin
         alpha, observed = row.to(quantizer.alpha.device, DTYPES[found.dtype])
         quantizer.alpha.data = alpha.clone()
         quantizer.observed = observed.clone()
-        quantizer.set_extra_state(torch.tensor([found.batches, found.has_range]))
+        quantizer.set_extra_state(torch.tensor([found.batches, found.has_range, found.steps_below]))
 
 
 def _lay_out(model: nn.Module, form: torch.memory_format) -> None:

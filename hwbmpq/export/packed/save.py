@@ -211,6 +211,7 @@ def _describe_quantizer(quantizer: InputQuantizer) -> PackedQuantizer:
         trainable=quantizer.trainable,
         batches=quantizer.calibration.batches or int(quantizer.calibration.has_alpha),
         has_range=quantizer.calibration.has_range,
+        steps_below=quantizer.steps_below,
         dtype=_float_type(quantizer.alpha),
     )
 
