@@ -114,6 +114,7 @@ def _search_spaces(
         "activation_widths": args.activation_widths,
         "pin": args.pin,
         "keep_float": args.keep_float or (),
+        "ends": args.ends,
     }
     for profile in profiles:
         try:

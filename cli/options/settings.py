@@ -177,7 +177,7 @@ def add_allocation_options(parser: argparse.ArgumentParser, **options: Any) -> N
     """The widths to choose among, and who chooses."""
     add_settings(
         parser.add_argument_group("widths"),
-        "bits activation_bits activation_widths per_channel pin keep_float solver",
+        "bits activation_bits activation_widths ends per_channel pin keep_float solver",
         **options,
     )
 

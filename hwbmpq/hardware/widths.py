@@ -16,6 +16,8 @@ WIDEST_INTEGER_ACTIVATION = 8
 END_BITS = 16
 APART = "apart"
 """Every activation width that runs with a weight width is a candidate, not one by a rule."""
+FREE = "free"
+"""The first and the last layer choose their widths as the others do."""
 APART_WIDTHS = {2, 4, 8}
 """Activation widths that are candidates then by default, where a device has them."""
 
@@ -238,16 +240,19 @@ def layer_candidates(
     *,
     activation_bits: str | int = "same",
     activation_widths: Sequence[int] | None = None,
+    ends: str = "fixed",
 ) -> dict[str, tuple[Precision, ...]]:
-    """The precisions that each layer may take, by name: ``candidates`` of its operation, or its one
-    precision if it is an end of the network. Weight-only layers take the weight widths of these, and read floats."""
+    """The precisions that each layer may take, by name: ``candidates`` of its operation, or its one precision if it is an
+    end of the network. With ``ends="free"`` the ends have that beside the candidates, unless the profile gives it.
+    Weight-only layers take the weight widths of these, and read floats."""
+    are_free = ends == FREE and profile.constraints.first_last is None
     by_op: dict[tuple[str, bool, bool], tuple[Precision, ...]] = {}
     found = {}
     for layer in layers:
         key = (op_on(profile, layer), layer.weight_only, layer.is_end)
         if key not in by_op:
             try:
-                by_op[key] = _options(profile, key, bits, activation_bits, activation_widths)
+                by_op[key] = _options(profile, key, bits, activation_bits, activation_widths, are_free)
             except UnsupportedPrecisionError as error:
                 raise UnsupportedPrecisionError(
                     f"layer {layer.name!r} ({key[0]}): {error}", hint=error.hint
@@ -262,13 +267,14 @@ def _options(
     bits: Sequence[int] | None,
     policy: str | int,
     activation_widths: Sequence[int] | None,
+    ends_are_free: bool,
 ) -> tuple[Precision, ...]:
     op, weight_only, is_end = key
-    if is_end:
-        found: tuple[Precision, ...] = (first_last_precision(profile, op),)
-    else:
+    found: tuple[Precision, ...] = (first_last_precision(profile, op),) if is_end else ()
+    if not is_end or ends_are_free:
         policy = "same" if weight_only else policy
-        found = candidates(profile, bits, activation_bits=policy, activation_widths=activation_widths, op=op)
+        own = candidates(profile, bits, activation_bits=policy, activation_widths=activation_widths, op=op)
+        found = tuple(sorted({*found, *own}))
     if not weight_only:
         return found
     widths = sorted({precision.weight_bits for precision in found})

@@ -237,11 +237,22 @@ class _LearnedClip(torch.autograd.Function):
         alpha_gradient = None
         if ctx.needs_input_grad[1]:
             # Inside, a value's slope is its rounding error over α; where clipped, ±1, which is the quantized value over α.
-            scratch = torch.mul(gradient, quantized)
-            slope = scratch.sum()
-            slope -= torch.mul(passed, values, out=scratch).sum()
+            slope = _inner_product(gradient, quantized) - _inner_product(passed, values)
             alpha_gradient = slope * ctx.factor / alpha
         return passed, alpha_gradient, None, None
+
+
+def _inner_product(a: Tensor, b: Tensor) -> Tensor:
+    """The sum of products, in one pass and without a tensor in between where both lie alike in memory."""
+    if a.stride() == b.stride() and a.dtype == b.dtype and _is_dense(a):
+        return torch.dot(a.as_strided((a.numel(),), (1,)), b.as_strided((b.numel(),), (1,)))
+    return (a * b).sum()
+
+
+def _is_dense(values: Tensor) -> bool:
+    return values.is_contiguous() or (
+        values.dim() == 4 and values.is_contiguous(memory_format=torch.channels_last)
+    )
 
 
 def _lower_bound(bound: float, lowest: float, values: Tensor) -> float:

@@ -41,6 +41,9 @@ class AllocationConfig(BaseModel):
     and the last layer can be pinned too."""
     keep_float: tuple[str, ...] = ()
     """Layers that are not quantized, by patterns of their names."""
+    ends: Literal["fixed", "free"] = "fixed"
+    """The first and the last layer. fixed: at their own width, the profile's or the widest; free: they may be narrowed as
+    the others are, unless the profile gives their width."""
     tie: Literal["input", "sibling", "none"] = "input"
     """The width of a downsample layer: that of the layer that feeds it (input, as in BMPQ), that of the first layer
     beside it (sibling, as in HAWQ), or its own (none)."""

@@ -62,6 +62,7 @@ class Method:
             activation_widths=config.activation_widths,
             pin=config.pin,
             keep_float=config.keep_float,
+            ends=config.ends,
             needs_budget=self.keeps_budget,
         )
         kept = () if self.in_float else space.remarks  # they are about widths

@@ -11,7 +11,7 @@ from hwbmpq.costs import NetworkCosts, parse_budget, tabulate
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import LayerGraph
 from hwbmpq.hardware import HardwareProfile, layer_candidates, remarks_on, trained_precisions
-from hwbmpq.hardware.widths import APART, are_apart
+from hwbmpq.hardware.widths import APART, FREE, are_apart
 from hwbmpq.search.pins import FixedLayers, Pins, fixed_layers
 from hwbmpq.values import Precision, Sensitivity
 
@@ -99,13 +99,15 @@ def build_search_space(
     activation_widths: Sequence[int] | None = None,
     pin: Pins | None = None,
     keep_float: Sequence[str] = (),
+    ends: str = "fixed",
     needs_budget: bool = True,
 ) -> SearchSpace:
     """Candidates, costs and budgets of a network on a device; defaults come from the profile.
 
     ``pin`` gives layers their one width, by patterns of their names (``{"head.*": 8, "stem": "W4A8"}``);
     ``keep_float`` names layers that are not quantized. With ``activation_bits="apart"`` a layer's candidates are all pairs
-    that the device runs, activations among ``activation_widths``. Without ``needs_budget`` only budgets count that are given.
+    that the device runs, activations among ``activation_widths``. With ``ends="free"`` the first and the last layer choose
+    too. Without ``needs_budget`` only budgets count that are given.
     """
     if activation_widths is not None and activation_bits != APART:
         raise HwbmpqError(
@@ -117,12 +119,12 @@ def build_search_space(
     wanted = list(dict.fromkeys(["memory", *profile.cost_models, *parsed]))
     fixed = fixed_layers(graph, profile, pin or {}, keep_float)
     known, why = _activation_policy(
-        graph, profile, list(parsed) or ["memory"], bits, activation_bits, fixed, activation_widths
+        graph, profile, list(parsed) or ["memory"], bits, activation_bits, fixed, activation_widths, ends
     )
     tables = _with_costs(graph, known, wanted)
     limits = {name: tables.limit(budget) for name, budget in parsed.items() if tables.table(name)}
     asked = {name: str(text) for name, text in said.items()}
-    remarks = [*([why] if why else []), *fixed.remarks(tables.choices)]
+    remarks = [*([why] if why else []), *fixed.remarks(tables.choices), *_on_ends(ends, profile)]
     if not budgets and limits:
         remarks.append(f"budgets of the profile: {', '.join(f'{n}={t}' for n, t in asked.items())}")
     if not limits and needs_budget:
@@ -145,6 +147,15 @@ def default_choices(graph: LayerGraph, profile: HardwareProfile, bits: Sequence[
     known = tabulate(graph, profile, costs=wanted, bits=bits).tables
     none = FixedLayers(given={})
     return _activation_policy(graph, profile, list(known) or ["memory"], bits, "auto", none)[0].choices
+
+
+def _on_ends(ends: str, profile: HardwareProfile) -> list[str]:
+    given = profile.constraints.first_last
+    if ends != FREE or given is None:
+        return []
+    return [
+        f"the first and the last layer stay at {given.w} weights and {given.a} inputs: profile {profile.target} says so"
+    ]
 
 
 def _findings(costs: NetworkCosts) -> list[str]:
@@ -180,6 +191,7 @@ def _activation_policy(
     asked: str | int,
     fixed: FixedLayers,
     among: Sequence[int] | None = None,
+    ends: str = "fixed",
 ) -> tuple[NetworkCosts, str]:
     """The candidates with the budgeted costs, and why these candidates.
 
@@ -187,7 +199,9 @@ def _activation_policy(
     """
 
     def candidates(policy: str | int) -> Choices:
-        free = layer_candidates(graph, profile, bits, activation_bits=policy, activation_widths=among)
+        free = layer_candidates(
+            graph, profile, bits, activation_bits=policy, activation_widths=among, ends=ends
+        )
         return {**free, **fixed.choices(graph, profile, policy)}
 
     def tabulated(choices: Choices) -> NetworkCosts:
