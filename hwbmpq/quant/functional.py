@@ -189,7 +189,9 @@ class _Pact(torch.autograd.Function):
         alpha = alpha.clamp_min(SMALLEST_ALPHA)
         ctx.save_for_backward(values, alpha)
         ctx.lowest = low / top
-        clipped = torch.clamp(values, min=alpha * ctx.lowest, max=alpha)
+        bounds = (alpha * ctx.lowest, alpha)
+        # On CPU, numbers as bounds are seven times as fast as tensors; elsewhere reading them would stall the device.
+        clipped = torch.clamp(values, *([b.item() for b in bounds] if _can_read(alpha) else bounds))
         return clipped.mul_(top / alpha).round_().mul_(alpha / top)
 
     @staticmethod
