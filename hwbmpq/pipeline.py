@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -13,7 +14,7 @@ from torch import nn
 from hwbmpq import distributed
 from hwbmpq.data.images import ImageData
 from hwbmpq.deprecated import renamed_attribute
-from hwbmpq.errors import HwbmpqError, NonFiniteError, cut
+from hwbmpq.errors import HwbmpqError, NonFiniteError, RunStoppedError, cut
 from hwbmpq.graph import describe
 from hwbmpq.hardware import load_profile
 from hwbmpq.quant import as_float, prepare
@@ -134,13 +135,15 @@ def compress(
     task = get_task(task or settings.task, label_smoothing=settings.label_smoothing)
     data = with_validation(data, settings)
     get_ready(network, data, settings, task)
-    train_at = partial(_trained_probe, network, teacher, data, task, hooks)
+    ready = _once(on_ready)
+    train_at = partial(_trained_probe, network, teacher, data, task, hooks, run, on_trainer)
     earlier = None if state is None else run
-    search, settings = find_budget(network, data, settings, task, train_at, earlier=earlier, hooks=hooks)
+    search, settings = find_budget(
+        network, data, settings, task, train_at, earlier=earlier, run=run, on_ready=ready, hooks=hooks
+    )
     taught_by = make_teacher(network, teacher, data, settings, task)
     allocator = make_allocator(network, data, settings, task)
-    if on_ready is not None:
-        on_ready()
+    ready()
     facts = None
     if run is not None and distributed.rank() == 0:
         facts = _facts(run, allocator, data, settings, command, search)
@@ -177,24 +180,52 @@ def _compared_on(data: ImageData) -> str:
     return "test" if data.validation is None else "validation"
 
 
+def _once(act: Callable[[], None] | None) -> Callable[[], None]:
+    """A function that acts when it is called for the first time."""
+    left = [] if act is None else [act]
+
+    def first_time() -> None:
+        while left:
+            left.pop()()
+
+    return first_time
+
+
 def _trained_probe(
     network: nn.Module,
     teacher: nn.Module | None,
     data: ImageData,
     task: Task,
     hooks: Sequence[TrainingHook],
+    run: RunDirectory | None,
+    on_trainer: Callable[[Trainer], None] | None,
     settings: RunSettings,
 ) -> AccuracyProbe:
-    """What a copy of the network reaches on validation images once it is trained by other settings."""
+    """What a copy of the network reaches on validation images once it is trained by other settings.
+
+    Its checkpoints are in a folder of their own in that of ``run``; if there are any, it goes on from these.
+    """
     model = deepcopy(network)
     seed_everything(settings)
     allocator = make_allocator(model, data, settings, task)
     taught_by = make_teacher(network, teacher, data, settings, task)
-    trainer = make_trainer(model, allocator, data, settings, task, hooks=hooks, teacher=taught_by)
-    _start_from_calibration(trainer, allocator, data, hooks)
-    progress = trainer.run()
+    folder = None if run is None else distributed.on_first_rank(run.probe_folder)
+    trainer = make_trainer(model, allocator, data, settings, task, run=folder, hooks=hooks, teacher=taught_by)
+    if folder is not None and folder.has_checkpoint:
+        trainer.load_state_dict(folder.load_checkpoint()[0])
+    else:
+        _start_from_calibration(trainer, allocator, data, hooks)
+    if on_trainer is not None:
+        on_trainer(trainer)
+    try:
+        progress = trainer.run()
+    except RunStoppedError as error:
+        hint = "" if run is None else f"hwbmpq compress --resume {quote(str(run.path))}"
+        raise RunStoppedError(f"{error} of a probe of accuracy", hint=hint) from None
     trained = progress.records[-1][f"validation_{task.described.key}"]
     value = trainer.start.value if trainer.start is not None and progress.keeps_calibrated else trained
+    if run is not None and distributed.rank() == 0:
+        run.forget_probe()
     return probe_of(allocator, value, is_trained=True)
 
 

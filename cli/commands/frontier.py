@@ -45,6 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="the cost to trade: memory, latency … (default: memory); with several costs a sample of the trade-off is shown",
     )
     add_allocation_options(parser)
+    parser.set_defaults(per_channel=None)  # with --accuracy, what was not typed has another default
     parser.add_argument(
         "--samples",
         type=int,

@@ -62,7 +62,7 @@ def _settings(args: argparse.Namespace, target: str, cost: str) -> "RunSettings"
     """Those of a run without training; what the flags leave open is its default."""
     given = given_on_command_line(args)
     given |= {"target": target, "epochs": 0, "budgets": {cost: "100%"}}
-    for name in ("sensitivity", "per_channel", "activation_bits", "solver"):
+    for name in ("sensitivity", "activation_bits", "solver"):
         if given.get(name) == hwbmpq.training.RunSettings.model_fields[name].default:
             del given[name]  # a flag that was not typed: a run without training has defaults of its own
     given.pop("sensitivity", None)

@@ -45,7 +45,7 @@ def describe_model(
                 if data is not None:
                     example = example.to(data.input_dtype(given_on_command_line(args).get("normalise")))
                 graph = hwbmpq.describe(model.network, example, tie=args.tie)
-                return model, graph.with_scales(per_channel=getattr(args, "per_channel", False))
+                return model, graph.with_scales(per_channel=bool(getattr(args, "per_channel", False)))
             except (ModelLoadError, TraceError):
                 if device == "cpu":
                     raise  # else: the network looks at values while it is built or runs

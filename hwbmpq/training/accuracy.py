@@ -16,6 +16,7 @@ from hwbmpq.search.bisection import MOST_TRIES, least_that_holds
 from hwbmpq.tasks import Task
 from hwbmpq.training.evaluation import evaluate, evaluation_batches
 from hwbmpq.training.hooks import Progress, TrainingHook
+from hwbmpq.training.probe_log import ProbeLog
 from hwbmpq.training.probes import Prober, budgets_for_search, probe_of, tell_probe
 from hwbmpq.training.run_directory import RunDirectory
 from hwbmpq.training.settings import RunSettings
@@ -60,18 +61,23 @@ def find_budget(
     train_at: TrainAt,
     *,
     earlier: RunDirectory | None = None,
+    run: RunDirectory | None = None,
+    on_ready: Callable[[], None] = lambda: None,
     hooks: Sequence[TrainingHook] = (),
 ) -> tuple[AccuracySearch | None, RunSettings]:
     """The probes that a demand on accuracy takes, and the settings with the budget that they found.
 
-    Nothing happens without a demand. ``earlier`` is a run that has made its probes already and goes on.
+    Nothing happens without a demand. ``earlier`` is a run that has made its probes already and goes on. ``run`` keeps the
+    probes of one that trains; ``on_ready`` is called before the first of them.
     """
     if not settings.asks_for_accuracy:
         return None, settings
     if earlier is not None:
         search = read_facts(earlier.path).accuracy
     else:
-        search = search_accuracy(network, data, settings, task, train_at, hooks=hooks)
+        search = search_accuracy(
+            network, data, settings, task, train_at, run=run, on_ready=on_ready, hooks=hooks
+        )
         seed_everything(settings)  # the run draws as if nothing had been tried before
     if search is None or search.budget is None:
         return search, settings
@@ -85,22 +91,30 @@ def search_accuracy(
     task: Task,
     train_at: TrainAt,
     *,
+    run: RunDirectory | None = None,
+    on_ready: Callable[[], None] = lambda: None,
     hooks: Sequence[TrainingHook] = (),
 ) -> AccuracySearch:
     """Probe along the cost that is to be small, by calibration; ``budget`` is the least that holds.
 
     A run that trains has one more point trained, halfway to the least that is possible, since training makes up for much
-    of what calibration loses; if that holds, it is taken.
+    of what calibration loses; if that holds, it is taken. Its probes are kept in the folder of ``run``: a run that is cut off
+    goes on with them.
     """
     check_demand(settings, task)
     prober = Prober(network, data, settings, task, hooks=hooks)
     search = _asked(prober.search, settings)
     _check_float(search, data, settings, task)
     low, high = prober.ends
+    if (
+        settings.epochs
+    ):  # without training there is nothing to go on with, and a demand that fails leaves no folder
+        on_ready()
+    log = ProbeLog(run if settings.epochs else None)
 
     def holds(budget: float) -> bool:
         nonlocal search
-        search = search.with_probe(prober.probe(budget))
+        search = search.with_probe(log.probe(budget, prober.probe))
         tell_probe(hooks, search, len(search.probes), MOST_TRIES)
         return bool(search.probes[-1].holds)
 
@@ -109,7 +123,8 @@ def search_accuracy(
         raise _not_reached(search, data)
     smaller = None if found is None or not settings.epochs else prober.snap(low + (found - low) / 2)
     if smaller is not None and found is not None and smaller < found:
-        search = search.with_probe(train_at(with_budget(settings, smaller)))
+        trained = log.probe(smaller, lambda budget: train_at(with_budget(settings, budget)), is_trained=True)
+        search = search.with_probe(trained)
         tell_probe(hooks, search, len(search.probes), len(search.probes))
         found = smaller if search.probes[-1].holds else found
     return replace(search, budget=high if found is None else found)

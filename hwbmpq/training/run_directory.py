@@ -18,6 +18,7 @@ from hwbmpq.report.run_files import (
     HISTORY,
     PACKED,
     PAGE,
+    PROBES,
 )
 from hwbmpq.report.run_files import CHECKPOINT as LAST
 from hwbmpq.report.run_files import PREVIOUS_CHECKPOINT as PREVIOUS
@@ -42,11 +43,13 @@ def of_best(name: str) -> str:
 
 
 _OURS = (
-    *(CONFIG, FACTS, ALLOCATION, HISTORY, LAST, PREVIOUS, BEST, PAGE),
+    *(CONFIG, FACTS, ALLOCATION, HISTORY, LAST, PREVIOUS, BEST, PAGE, PROBES),
     *_EXPORTS,
     *map(of_best, _EXPORTS),
 )
-_FOLDERS = ("baseline", "tensorboard")
+PROBE = "probe"
+"""The folder of a trained probe of accuracy, until it is measured."""
+_FOLDERS = ("baseline", PROBE, "tensorboard")
 _MOST_JSON_BYTES = 1 << 25
 
 
@@ -133,6 +136,16 @@ class RunDirectory:
             )
         return path
 
+    def probe_folder(self) -> "RunDirectory":
+        """Where a trained probe of accuracy keeps its checkpoints."""
+        path = self.subfolder(PROBE)
+        path.mkdir(exist_ok=True)
+        return RunDirectory(path)
+
+    def forget_probe(self) -> None:
+        """Remove the folder of a trained probe that has been measured."""
+        shutil.rmtree(self.subfolder(PROBE), ignore_errors=True)
+
     @property
     def packed_file(self) -> Path:
         """Where the network is, once the run has ended."""
@@ -195,6 +208,14 @@ class RunDirectory:
         except (OSError, ValueError, RecursionError) as error:
             raise HwbmpqError(f"{self.path / ALLOCATION}: cannot be read: {error}") from error
         return content
+
+    def save_probes(self, content: bytes) -> None:
+        self._write(PROBES, content)
+
+    def load_probes(self) -> bytes | None:
+        """None if the run has made none yet."""
+        path = self.path / PROBES
+        return read_regular(path, _MOST_JSON_BYTES) if path.is_file() else None
 
     def save_history(self, records: Iterable[Mapping[str, Any]]) -> None:
         lines = (json.dumps(record, allow_nan=False) + "\n" for record in records)

@@ -10,6 +10,11 @@ import yaml
 from torch import nn
 
 from hwbmpq.cli.main import main
+from hwbmpq.errors import HwbmpqError
+from hwbmpq.report import AccuracyProbe
+from hwbmpq.training import RunSettings
+from hwbmpq.training.probes import Prober
+from hwbmpq.training.trainer import Trainer
 
 FACTORY = """
 import torch
@@ -112,6 +117,49 @@ def test_a_run_that_trains_tries_one_smaller_point(run: Run) -> None:
     assert history[-1]["validation_accuracy"] == found["reached"]
 
 
+def test_a_search_that_was_cut_off_goes_on_with_the_probes_it_has(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "--epochs 3 --activation-bits same --max-drop 0.3% --run-dir".split()
+    assert run("compress", *words, "whole")[0] == 0
+    calls: list[str] = []
+    whole_probe, whole_step = Prober.probe, Trainer._after_step
+
+    def probe(self: Prober, budget: float) -> AccuracyProbe:
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        calls.append("calibrated")
+        return whole_probe(self, budget)
+
+    def after_step(self: Trainer) -> None:
+        calls.append("step")
+        whole_step(self)
+        if calls.count("step") == 25:  # in the second epoch of the trained probe
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Prober, "probe", probe)
+    assert run("compress", *words, "cut")[0] == 130
+    assert len(json.loads(Path("cut/probes.json").read_text())) == 2
+    monkeypatch.setattr(Prober, "probe", whole_probe)
+    monkeypatch.setattr(Trainer, "_after_step", after_step)
+    assert main(["compress", "--resume", "cut", "--trust"]) == 130
+    assert Path("cut/probe/checkpoint.pt").exists()
+    monkeypatch.setattr(Trainer, "_after_step", whole_step)
+    monkeypatch.setattr(Prober, "probe", lambda *_: pytest.fail("a probe was made again"))
+    assert main(["compress", "--resume", "cut", "--trust"]) == 0
+    capsys.readouterr()
+    assert search_of("cut") == search_of("whole")
+    assert not Path("cut/probe").exists()
+
+
+def test_probes_that_somebody_broke_are_one_sentence(run: Run) -> None:
+    assert run("compress", *"--epochs 2 --max-drop 3% --run-dir one".split())[0] == 0
+    for checkpoint in Path("one").glob("checkpoint*"):
+        checkpoint.unlink()
+    Path("one/probes.json").write_text('[{"budget": "much"}]')
+    assert main(["compress", "--resume", "one", "--trust"]) == 2
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -151,6 +199,21 @@ def test_the_curve_of_a_device(run: Run) -> None:
     assert curve["probes"][-1]["value"] > curve["in_float"] - 0.05  # 8 bits lose next to nothing
     assert curve["drops"] == [curve["in_float"] - probe["value"] for probe in curve["probes"]]
     assert "validation accuracy (%)" in Path("curve.svg").read_text()
+
+
+@pytest.mark.parametrize(("typed", "expected"), [([], True), (["--no-per-channel"], False)])
+def test_the_curve_has_a_scale_for_each_channel_unless_none_is_typed(
+    run: Run, monkeypatch: pytest.MonkeyPatch, typed: list[str], expected: bool
+) -> None:
+    seen = []
+
+    def curve(network: object, data: object, settings: RunSettings, **_: object) -> None:
+        seen.append(settings.per_channel)
+        raise HwbmpqError("enough")
+
+    monkeypatch.setattr("hwbmpq.pipeline.accuracy_curve", curve)
+    assert run("frontier", "--accuracy", "--samples", "2", "--no-plot", *typed)[0] == 2
+    assert seen == [expected]
 
 
 def test_the_curve_is_of_one_cost(run: Run) -> None:
