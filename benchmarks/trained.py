@@ -27,17 +27,24 @@ from hwbmpq.training import RunDirectory
 VALIDATION = 1_000
 _A8 = {"target": "mpic", "bits": (2, 4, 8), "activation_bits": 8}
 _SAME = {**_A8, "activation_bits": "same"}
+_BEST = {"calibrate": "best", "epochs": 8}
 ROWS: dict[str, dict[str, Any]] = {
-    "2.5 bits, A8": {**_A8, "budgets": {"weight_memory": "2.5b/weight"}, "epochs": 4},
-    "2.5 bits, A8, taught by ResNet-56": {
+    "2.5 bits, A8": {**_A8, **_BEST, "budgets": {"weight_memory": "2.5b/weight"}},
+    "2.5 bits, A8, widths as calibrated": {
         **_A8,
+        **_BEST,
         "budgets": {"weight_memory": "2.5b/weight"},
-        "epochs": 3,
-        "teacher": "hwbmpq:resnet56",
+        "settle": 0.99,
     },
-    "weights <= 70 kB in all, A8": {**_A8, "budgets": {"weight_memory": "70kB"}, "epochs": 4},
-    "3 bits, W = A": {**_SAME, "budgets": {"weight_memory": "3b/weight"}, "epochs": 4},
-    "W2A2, ends 8 bits": {**_SAME, "bits": (2,), "method": "hpq", "epochs": 6},
+    "weights <= 70 kB in all, A8": {**_A8, **_BEST, "budgets": {"weight_memory": "70kB"}},
+    "weights <= 70 kB, inputs of layers <= 8 kB": {
+        **_A8,
+        **_BEST,
+        "activation_bits": "apart",
+        "budgets": {"weight_memory": "70kB", "largest_input": "8.192kB"},
+    },
+    "3 bits, W = A": {**_SAME, **_BEST, "budgets": {"weight_memory": "3b/weight"}},
+    "W2A2, ends 8 bits": {**_SAME, **_BEST, "bits": (2,), "method": "hpq", "epochs": 12},
 }
 
 

@@ -103,12 +103,13 @@ _FROM_CALIBRATION = {
     "distill": 1.0,
     "norms": "frozen",
     "lr_schedule": "cosine",
-    "optimizer": "adam",
+    "optimizer": "sgd",
+    "batch_size": 64,
     "weight_decay": 0.0,
     "clip_norm": 1.0,
 }
 """A network that knows its task imitates itself in float: its statistics still hold, and small steps are enough."""
-_CALIBRATION_RATES = {"adam": 0.0005, "adamw": 0.0005, "sgd": 0.003}
+_CALIBRATION_RATES = {"sgd": 0.01, "adam": 0.0005, "adamw": 0.0005}
 
 
 def recipe_for(
@@ -154,5 +155,6 @@ def _from_weights(given: Mapping[str, Any], *, is_paper: bool) -> dict[str, Any]
         return _FROM_WEIGHTS
     if not given.get("weights") or given.get("start") == "widest":
         return _FINE_TUNED
-    optimizer = given.get("optimizer")
-    return {**_FROM_CALIBRATION, "lr": _CALIBRATION_RATES.get(str(optimizer), _CALIBRATION_RATES["adam"])}
+    optimizer = str(given.get("optimizer") or _FROM_CALIBRATION["optimizer"])
+    own = {"lr": _CALIBRATION_RATES.get(optimizer, 0.0005), "nesterov": optimizer == "sgd"}
+    return {**_FROM_CALIBRATION, **own}

@@ -53,7 +53,7 @@ def test_a_trained_network_is_not_thrown_far() -> None:
     fresh = recipe_for(cifar, epochs=None)
     fetched = recipe_for({**cifar, "pretrained": True}, epochs=None)
     given = recipe_for({**cifar, "weights": "net.pt"}, epochs=None)
-    assert given["lr"] < fetched["lr"] < fresh["lr"]
+    assert given["lr"] <= fetched["lr"] < fresh["lr"]
 
 
 @pytest.mark.parametrize(
@@ -75,11 +75,12 @@ def test_a_teacher_is_learned_from_without_weights_too() -> None:
 
 
 def test_the_rate_from_given_weights_suits_the_optimizer_that_was_asked_for() -> None:
-    def rate(**given: str) -> float:
-        found: float = recipe_for({"weights": "net.pt", **given}, epochs=4)["lr"]
-        return found
+    def recipe(**given: str) -> tuple[float, bool]:
+        found = recipe_for({"weights": "net.pt", **given}, epochs=4)
+        return found["lr"], found["nesterov"]
 
-    assert rate() == rate(optimizer="adam") < rate(optimizer="sgd")
+    assert recipe() == recipe(optimizer="sgd") == (0.01, True)
+    assert recipe(optimizer="adam") == recipe(optimizer="adamw") == (0.0005, False)
 
 
 def test_without_training_nothing_is_scheduled_and_scales_are_per_channel() -> None:

@@ -21,7 +21,7 @@ from hwbmpq.training.settings import RunSettings
 from hwbmpq.training.setup import calibration_batches, training_batches
 
 _BATCH = 64
-_PASSES = 5
+_PASSES = 16
 """How often each image is looked at, augmented anew; more often if there are few images."""
 _STEPS = 320
 """At least so many."""
