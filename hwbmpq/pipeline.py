@@ -3,10 +3,8 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -14,12 +12,10 @@ from torch import nn
 from hwbmpq import distributed
 from hwbmpq.data.images import ImageData
 from hwbmpq.deprecated import renamed_attribute
-from hwbmpq.errors import HwbmpqError, NonFiniteError, RunStoppedError, cut
+from hwbmpq.errors import HwbmpqError, NonFiniteError, cut
 from hwbmpq.graph import describe
-from hwbmpq.hardware import load_profile
 from hwbmpq.quant import as_float, prepare
 from hwbmpq.report import (
-    AccuracyProbe,
     AccuracySearch,
     Plan,
     RunFacts,
@@ -29,28 +25,28 @@ from hwbmpq.report import (
 )
 from hwbmpq.search.allocator import BitAllocator
 from hwbmpq.search.decisions import Decision
-from hwbmpq.search.methods import get_method
 from hwbmpq.search.planning import MEASURING_BATCH as MEASURING_BATCH
 from hwbmpq.search.planning import facts_of as facts_of
 from hwbmpq.search.planning import measure as measure
 from hwbmpq.search.planning import plan as plan
 from hwbmpq.search.planning import report_on
 from hwbmpq.search.planning import trade_off as trade_off
-from hwbmpq.search.space import SearchSpace
 from hwbmpq.search.space import build_search_space as build_search_space
 from hwbmpq.tasks import Task, get_task
 from hwbmpq.training.accuracy import find_budget, unmet_remark, with_result
 from hwbmpq.training.accuracy import with_validation as with_validation
+from hwbmpq.training.assemble import compared_on, start_from_calibration, trained_probe
+from hwbmpq.training.assemble import make_allocator as make_allocator
+from hwbmpq.training.assemble import make_trainer as make_trainer
+from hwbmpq.training.assemble import search_space_of as search_space_of
 from hwbmpq.training.curve import accuracy_curve as accuracy_curve
-from hwbmpq.training.distillation import Teacher, make_teacher
+from hwbmpq.training.distillation import make_teacher
 from hwbmpq.training.evaluation import Evaluation, evaluate, evaluation_batches, figures
 from hwbmpq.training.hooks import Progress, TrainingHook, tell
-from hwbmpq.training.probes import probe_of
-from hwbmpq.training.ptq.run import calibrate_only, decide_and_round, loss_of
+from hwbmpq.training.ptq.run import calibrate_only
 from hwbmpq.training.run_directory import RunDirectory
 from hwbmpq.training.settings import RunSettings
 from hwbmpq.training.setup import (
-    calibration_batches,
     check_outputs,
     example_input,
     find_device,
@@ -58,18 +54,13 @@ from hwbmpq.training.setup import (
     get_ready,
     may_be_random,
     place,
-    seed_everything,
     starts_from_weights,
-    training_batches,
 )
 from hwbmpq.training.trainer import Trainer
 from hwbmpq.values import Metric
 
 if TYPE_CHECKING:
     from hwbmpq.export import SizeAccount
-
-_HESSIAN_IMAGES = 64
-"""For the method hawq: traces are slow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +127,7 @@ def compress(
     data = with_validation(data, settings)
     get_ready(network, data, settings, task)
     ready = _once(on_ready)
-    train_at = partial(_trained_probe, network, teacher, data, task, hooks, run, on_trainer)
+    train_at = partial(trained_probe, network, teacher, data, task, hooks, run, on_trainer)
     earlier = None if state is None else run
     search, settings = find_budget(
         network, data, settings, task, train_at, earlier=earlier, run=run, on_ready=ready, hooks=hooks
@@ -162,7 +153,7 @@ def compress(
         task=title,
         metric=task.described,
         samples=data.samples,
-        compared_on=_compared_on(data),
+        compared_on=compared_on(data),
         progress=progress,
         decisions=tuple(allocator.history),
         plan=final_report(allocator, remarks),
@@ -176,10 +167,6 @@ def compress(
     return result
 
 
-def _compared_on(data: ImageData) -> str:
-    return "test" if data.validation is None else "validation"
-
-
 def _once(act: Callable[[], None] | None) -> Callable[[], None]:
     """A function that acts when it is called for the first time."""
     left = [] if act is None else [act]
@@ -189,44 +176,6 @@ def _once(act: Callable[[], None] | None) -> Callable[[], None]:
             left.pop()()
 
     return first_time
-
-
-def _trained_probe(
-    network: nn.Module,
-    teacher: nn.Module | None,
-    data: ImageData,
-    task: Task,
-    hooks: Sequence[TrainingHook],
-    run: RunDirectory | None,
-    on_trainer: Callable[[Trainer], None] | None,
-    settings: RunSettings,
-) -> AccuracyProbe:
-    """What a copy of the network reaches on validation images once it is trained by other settings.
-
-    Its checkpoints are in a folder of their own in that of ``run``; if there are any, it goes on from these.
-    """
-    model = deepcopy(network)
-    seed_everything(settings)
-    allocator = make_allocator(model, data, settings, task)
-    taught_by = make_teacher(network, teacher, data, settings, task)
-    folder = None if run is None else distributed.on_first_rank(run.probe_folder)
-    trainer = make_trainer(model, allocator, data, settings, task, run=folder, hooks=hooks, teacher=taught_by)
-    if folder is not None and folder.has_checkpoint:
-        trainer.load_state_dict(folder.load_checkpoint()[0])
-    else:
-        _start_from_calibration(trainer, allocator, data, hooks)
-    if on_trainer is not None:
-        on_trainer(trainer)
-    try:
-        progress = trainer.run()
-    except RunStoppedError as error:
-        hint = "" if run is None else f"hwbmpq compress --resume {quote(str(run.path))}"
-        raise RunStoppedError(f"{error} of a probe of accuracy", hint=hint) from None
-    trained = progress.records[-1][f"validation_{task.described.key}"]
-    value = trainer.start.value if trainer.start is not None and progress.keeps_calibrated else trained
-    if run is not None and distributed.rank() == 0:
-        run.forget_probe()
-    return probe_of(allocator, value, is_trained=True)
 
 
 def _save_result(run: RunDirectory, facts: RunFacts, result: Compression, settings: RunSettings) -> None:
@@ -287,27 +236,6 @@ def _save_packed(
     return save_model(network, data, settings, run.packed_file)
 
 
-def search_space_of(network: nn.Module, data: ImageData, settings: RunSettings) -> SearchSpace:
-    """What the settings ask of an allocation for this network, still in float."""
-    graph = describe(network, example_input(network, data.train), tie=settings.tie)
-    graph = graph.with_scales(per_channel=settings.per_channel)
-    profile = load_profile(settings.target)
-    return get_method(settings.method).search_space(graph, profile, settings)
-
-
-def make_allocator(
-    network: nn.Module, data: ImageData, settings: RunSettings, task: Task | None = None
-) -> BitAllocator:
-    """Prepare the network for its device. Budgets that cannot be met are found here, before any training."""
-    return BitAllocator(
-        network,
-        example_input(network, data.train),
-        config=settings,
-        calibration=lambda: calibration_batches(data.train, _HESSIAN_IMAGES),
-        loss=None if task is None else loss_of(task),
-    )
-
-
 def _last_evaluation(network: nn.Module, data: ImageData, progress: Progress, task: Task) -> Evaluation:
     """On the test images, once: after the last epoch nothing changes any more."""
     last, key = progress.records[-1], f"test_{task.described.key}"
@@ -316,41 +244,6 @@ def _last_evaluation(network: nn.Module, data: ImageData, progress: Progress, ta
     ):  # no validation images: the last epoch was measured on these
         return Evaluation(value=last[key], loss=last["test_loss"], images=len(data.test))
     return distributed.on_first_rank(lambda: evaluate(network, evaluation_batches(data.test), task))
-
-
-def make_trainer(
-    network: nn.Module,
-    allocator: BitAllocator,
-    data: ImageData,
-    settings: RunSettings,
-    task: Task | None = None,
-    *,
-    run: RunDirectory | None = None,
-    hooks: Sequence[TrainingHook] = (),
-    teacher: Teacher | None = None,
-) -> Trainer:
-    task = get_task(task or settings.task, label_smoothing=settings.label_smoothing)
-    compared = data.test if data.validation is None else data.validation
-    batches = training_batches(
-        data.train,
-        batch_size=settings.batch_size,
-        augment=settings.augment or data.augment,
-        seed=settings.seed,
-        rank=distributed.rank(),
-        ranks=distributed.rank_count(),
-    )
-    return Trainer(
-        network,
-        allocator,
-        settings,
-        batches,
-        lambda model: evaluate(model, evaluation_batches(compared), task),
-        run=run,
-        hooks=hooks,
-        task=task,
-        compared_on=_compared_on(data),
-        teacher=teacher,
-    )
 
 
 def _train(
@@ -384,17 +277,7 @@ def _begin(
         return
     if starts_from_weights(settings):
         trainer.progress.float_accuracy = _float_figure(trainer, data, hooks)
-    _start_from_calibration(trainer, allocator, data, hooks)
-
-
-def _start_from_calibration(
-    trainer: Trainer, allocator: BitAllocator, data: ImageData, hooks: Sequence[TrainingHook]
-) -> None:
-    """Decide widths and round weights before the first epoch, where the settings say so."""
-    if trainer.settings.start != "calibrated" or allocator.method.in_float:
-        return
-    decide_and_round(trainer.model, allocator, data, trainer.settings, trainer.task, hooks)
-    trainer.start_from_calibration()
+    start_from_calibration(trainer, allocator, data, hooks)
 
 
 def _float_figure(trainer: Trainer, data: ImageData, hooks: Sequence[TrainingHook]) -> float | None:

@@ -10,9 +10,9 @@ from torch import nn
 
 import hwbmpq
 from hwbmpq.data import ImageData
-from hwbmpq.pipeline import _HESSIAN_IMAGES
 from hwbmpq.sensitivity import measure_sensitivity
 from hwbmpq.training import RunSettings
+from hwbmpq.training.assemble import HESSIAN_IMAGES
 from hwbmpq.training.setup import calibration_batches
 
 WAYS = {
@@ -64,7 +64,7 @@ def _search_alone(
 ) -> SearchCost:
     """Sensitivity and solution, which is all of the search; the rounding of ``compress`` comes after it."""
     objective, method = way
-    images = _HESSIAN_IMAGES if objective == "hawq" else settings.calibration_images
+    images = HESSIAN_IMAGES if objective == "hawq" else settings.calibration_images
     meter = Meter()
     space = hwbmpq.pipeline.search_space_of(network, data, settings)
     sensitivity = measure_sensitivity(
