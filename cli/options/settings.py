@@ -23,7 +23,7 @@ _GROUPS = {
     "data": "data data_root normalise mean std layout task train_images validation test_images augment "
     "workers",
     "calibration": "calibrate calibration_images",
-    "schedule": "epochs warmup_epochs interval_epochs decide_after max_steps start settle",
+    "schedule": "epochs warmup_epochs interval_epochs decide_after max_steps start settle inertia",
     "distillation": "distill distill_loss teacher temperature",
 }
 """The settings that ``compress`` lists together; what stands in no group is about optimization."""

@@ -193,6 +193,11 @@ def _proof(plan: "Plan") -> str:
     took = f" in {allocation.seconds:.1f} s" if allocation.seconds >= 1 else ""
     if allocation.optimal:
         return f"[green]optimal[/]: {allocation.origin}{took}"
+    if allocation.inertia:
+        return (
+            f"[green]optimal[/] with inertia {allocation.inertia:g}: other widths would be worth {allocation.gap:.1%} more, which "
+            f"does not pay for moving layers from those they were trained at ({allocation.origin}){took}"
+        )
     return f"[yellow]not proven[/]: the best may be {allocation.gap:.2g} better, relatively ({allocation.origin}){took}"
 
 

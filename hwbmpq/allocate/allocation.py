@@ -38,6 +38,9 @@ class Allocation:
     """``exact search``, or the solver's name where its bound is the proof; empty if nothing is proven."""
     is_improved: bool = False
     """Whether the exact search found better bits than the solver, or the solver's were not within the budgets."""
+    inertia: float = 0.0
+    """How much more than it costs a move had to be worth, relatively, where that kept layers at widths that are not the
+    best by the values alone."""
     problem: AllocationProblem | None = field(default=None, repr=False, compare=False)
     """What was solved; not part of the JSON."""
 
@@ -97,6 +100,7 @@ class Allocation:
             "solver": self.solver,
             "proven_by": self.proven_by,
             "is_improved": self.is_improved,
+            **({"inertia": self.inertia} if self.inertia else {}),
             "seconds": self.seconds,
         }
 
@@ -112,6 +116,7 @@ class Allocation:
                 solver=str(content["solver"]),
                 proven_by=str(content.get("proven_by", "")),
                 is_improved=bool(content.get("is_improved", False)),
+                inertia=float(content.get("inertia", 0.0)),
                 seconds=float(content["seconds"]),
             )
             allocation.slack  # noqa: B018 (a budget without a cost is a KeyError)

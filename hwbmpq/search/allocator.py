@@ -284,6 +284,7 @@ class BitAllocator:
             objective=self.config.objective,
             solver=self.config.solver,
             seed=self.config.seed,
+            inertia=self.config.inertia if self.history else 0.0,
         )
 
     def _earlier_scores(self) -> Mapping[str, float]:

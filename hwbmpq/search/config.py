@@ -78,6 +78,9 @@ class AllocationConfig(BaseModel):
     that were decided and weights that were rounded without training (by default where weights are given)."""
     settle: float = Field(default=0.0, ge=0, lt=1)
     """Share of the run, at its end, in which widths stay as they are."""
+    inertia: float = Field(default=0.0, ge=0, lt=1)
+    """How much a change of width must be worth once widths were decided: its gains count less by this share, its losses
+    more. 0: nothing holds layers at what they were trained at, as in the paper; by default 0.25 outside its data sets."""
     seed: int = 0
     """For methods that draw at random."""
     activation_widths: tuple[int, ...] | None = None

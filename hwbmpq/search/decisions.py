@@ -91,6 +91,8 @@ class DecisionContext:
     objective: str = "linear"
     solver: str = "auto"
     seed: int = 0
+    inertia: float = 0.0
+    """Share by which gains of a move count less, and losses more; 0 before the first decision."""
 
     @property
     def sizes(self) -> dict[str, int]:

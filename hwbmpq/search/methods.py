@@ -13,6 +13,7 @@ from hwbmpq.allocate import (
     reversed_fill,
 )
 from hwbmpq.allocate.objectives import WITHOUT_ACTIVATIONS, without_activations
+from hwbmpq.allocate.problem import AllocationProblem
 from hwbmpq.allocate.solve import solve_problem
 from hwbmpq.costs.earlier import counted_as_in
 from hwbmpq.errors import HwbmpqError
@@ -119,8 +120,31 @@ def checked_decision(method: Method, decision: object, space: SearchSpace) -> De
 def _bmpq(context: DecisionContext) -> Decision:
     space, objective = context.space, context.objective
     problem = space.problem_for(context.sensitivity, objective)
-    allocation = solve_problem(problem, context.solver, program=space.program)
-    return context.decision(allocation, objective=objective)
+    best = solve_problem(problem, context.solver, program=space.program)
+    return context.decision(_held(best, problem, context), objective=objective)
+
+
+def _held(best: Allocation, problem: AllocationProblem, context: DecisionContext) -> Allocation:
+    """The best widths if moving to them is worth it, by the context's inertia; else those between that are.
+
+    Sensitivities vary from interval to interval. Without inertia, layers that are worth about the same swap their widths at
+    each decision, and lose what they were trained for.
+    """
+    if not context.inertia or best.bits == context.current:
+        return best
+    values = {
+        layer: {
+            choice: value - context.inertia * abs(value - options[context.current[layer]])
+            for choice, value in options.items()
+        }
+        for layer, options in problem.values.items()
+    }
+    held = solve_problem(problem.with_values(values), context.solver, program=context.space.program)
+    if held.bits == best.bits:
+        return best
+    return replace(
+        held, objective=problem.objective(held.bits), bound=best.bound, inertia=context.inertia, problem=problem
+    )
 
 
 def _hawq(context: DecisionContext) -> Decision:

@@ -81,7 +81,13 @@ _PAPER = {
     "lr_schedule": "step",
     "batch_size": 128,
 }
-_ELSEWHERE: dict[str, Any] = {"epochs": 30, "lr": 0.05, "batch_size": 128, "objective": "error"}
+_ELSEWHERE: dict[str, Any] = {
+    "epochs": 30,
+    "lr": 0.05,
+    "batch_size": 128,
+    "objective": "error",
+    "inertia": 0.25,
+}
 _BY_DATA: dict[str, dict[str, Any]] = {
     # 1,437 images: small batches, or there are too few steps.
     "digits": {"epochs": 20, "batch_size": 64, "lr": 0.05},
@@ -100,6 +106,7 @@ _FROM_CALIBRATION = {
     **_LEARNED,
     "start": "calibrated",
     "settle": 0.5,
+    "inertia": 0.25,
     "distill": 1.0,
     "norms": "frozen",
     "lr_schedule": "cosine",
@@ -109,7 +116,7 @@ _FROM_CALIBRATION = {
     "clip_norm": 1.0,
 }
 """A network that knows its task imitates itself in float: its statistics still hold, and small steps are enough."""
-_CALIBRATION_RATES = {"sgd": 0.01, "adam": 0.0005, "adamw": 0.0005}
+_CALIBRATION_RATES = {"sgd": 0.02, "adam": 0.0005, "adamw": 0.0005}
 
 
 def recipe_for(

@@ -254,3 +254,38 @@ def test_the_network_has_what_was_decided(method: str) -> None:
     assert {name: layer.precision for name, layer in quantized_layers(allocator.model)} == dict(
         decision.after
     )
+
+
+LARGE_FIRST, MIDDLE_FIRST = {"large": 12.0, "middle": 9.0}, {"large": 10.0, "middle": 11.0}
+"""Room for the large layer, or for the other two: they are worth about the same."""
+
+
+def test_without_inertia_layers_of_about_the_same_worth_swap_at_every_decision() -> None:
+    allocator = allocator_for("bmpq", extra_bits=2 * 96)
+    moved = [len(decide(allocator, scores).moves) for scores in (LARGE_FIRST, MIDDLE_FIRST) * 2]
+    assert all(moved)
+
+
+def test_with_inertia_layers_stay_unless_a_move_pays() -> None:
+    allocator = allocator_for("bmpq", extra_bits=2 * 96, inertia=0.25)
+    first = decide(allocator, LARGE_FIRST)  # nothing is held before the first decision
+    assert free_bits(first) == {"small": 2, "middle": 2, "large": 4}
+    kept = decide(allocator, MIDDLE_FIRST)
+    assert kept.moves == ()
+    assert kept.allocation.inertia == 0.25
+    assert kept.allocation.objective < kept.allocation.bound
+    assert kept.allocation.bound == pytest.approx(
+        decide(allocator_for("bmpq", extra_bits=2 * 96), MIDDLE_FIRST).allocation.objective
+    )
+    assert Decision.from_dict(kept.to_dict()) == kept
+    moved = decide(allocator, {"large": 10.0, "middle": 20.0})
+    assert free_bits(moved)["middle"] == 4
+    assert free_bits(moved)["large"] == 2
+    assert moved.allocation.inertia == 0
+
+
+def test_the_budget_holds_whatever_the_inertia() -> None:
+    allocator = allocator_for("bmpq", extra_bits=2 * 96, inertia=0.9)
+    for scores in (LARGE_FIRST, MIDDLE_FIRST, {"small": 50.0}, {"middle": 900.0}):
+        decision = decide(allocator, scores)
+        assert decision.costs["weight_memory"] <= SMALLEST + 2 * 96
