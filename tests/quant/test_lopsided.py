@@ -140,3 +140,37 @@ def test_onnx_files_have_a_zero_point_and_give_the_same_answers(form: str, bits:
     graph = onnx_graph(model, images[:1], form=form, calibration=[images.numpy()])
     reader = QonnxNetwork(graph.content) if form == "qonnx" else OnnxNetwork(graph.content, threads=1)
     assert compare(model, reader, [images]).median_difference <= (0.02 if form == "int8" else 1e-5)
+
+
+@pytest.mark.parametrize("codes", [(0, 15), (-7, 7), (-3, 12)])
+@pytest.mark.parametrize("learns_step", [False, True])
+@pytest.mark.parametrize(
+    "lay_out",
+    [
+        lambda x: x,
+        lambda x: x.contiguous(memory_format=torch.channels_last),
+        lambda x: x[:, :, ::2],
+        lambda x: x.transpose(0, 1),
+    ],
+)
+def test_memory_layout_and_where_bounds_are_read_change_nothing(
+    lay_out: Callable[[Tensor], Tensor],
+    learns_step: bool,
+    codes: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = []
+    for can_read in (True, False):  # elsewhere than on CPU bounds are tensors
+        monkeypatch.setattr("hwbmpq.quant.functional._can_read", lambda _, read=can_read: read)
+        for layout in (lay_out, lambda x: lay_out(x).contiguous()):
+            x, alpha = random(4, 4, 6, 5).requires_grad_(), torch.tensor(1.1, requires_grad=True)
+            given = layout(x)
+            out = fake_quantize_activation(
+                given, alpha, 4, signed=codes[0] < 0, learns_step=learns_step, codes=codes
+            )
+            gradients = torch.autograd.grad((out * out.detach().cos()).sum(), [x, alpha])
+            found.append((out, *gradients))
+    for other in found[1:]:
+        assert torch.equal(other[0], found[0][0])
+        for gradient, expected in zip(other[1:], found[0][1:], strict=True):
+            torch.testing.assert_close(gradient, expected)
