@@ -27,7 +27,7 @@ from hwbmpq.training import RunDirectory
 VALIDATION = 1_000
 _A8 = {"target": "mpic", "bits": (2, 4, 8), "activation_bits": 8}
 _SAME = {**_A8, "activation_bits": "same"}
-_BEST = {"calibrate": "best", "epochs": 6}
+_BEST = {"calibrate": "best", "epochs": 10}
 ROWS: dict[str, dict[str, Any]] = {
     "2.5 bits, A8": {**_A8, **_BEST, "budgets": {"weight_memory": "2.5b/weight"}},
     "2.5 bits, A8, widths as calibrated": {
@@ -44,7 +44,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "budgets": {"weight_memory": "70kB", "largest_input": "8.192kB"},
     },
     "3 bits, W = A": {**_SAME, **_BEST, "budgets": {"weight_memory": "3b/weight"}},
-    "W2A2, ends 8 bits": {**_SAME, **_BEST, "bits": (2,), "method": "hpq", "epochs": 8},
+    "W2A2, ends 8 bits": {**_SAME, **_BEST, "bits": (2,), "method": "hpq", "epochs": 30},
 }
 
 

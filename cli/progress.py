@@ -166,7 +166,9 @@ def _what_is_ahead(allocator: Any, activation_bits: str | int) -> list[str]:
         return ["in float: nothing is quantized"]
     candidates = ", ".join(map(str, space.pairs_apart or [costs.label(width) for width in costs.widths]))
     ends = ", ".join(
-        dict.fromkeys(str(costs.choices[layer.name][0]) for layer in space.graph if layer.is_end)
+        dict.fromkeys(
+            " or ".join(map(str, costs.choices[layer.name])) for layer in space.graph if layer.is_end
+        )
     )
     lines = [f"candidates {candidates}; first and last layer {ends}"]
     if allocator.method.keeps_budget:

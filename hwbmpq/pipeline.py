@@ -108,8 +108,9 @@ def compress(
     """Train ``network`` once, quantized, deciding widths on the way; with 0 epochs, only calibrate it.
 
     Changes ``network`` in place. ``run`` receives checkpoints, history and the result; ``state`` is a checkpoint of it
-    to continue from. ``on_ready`` is called when all has been found to fit, before anything is written or trained;
-    ``on_trainer`` gets the trainer before it starts, so that the caller can ask it to stop. ``command`` is kept for the
+    to continue from. ``on_ready`` is called when all has been found to fit, before anything is written or trained, and before
+    the first probe of a run that looks for its budget by accuracy and trains;
+    ``on_trainer`` gets the trainer before it starts, so that the caller can ask it to stop; first that of a probe, if one trains. ``command`` is kept for the
     report. ``task`` is what to train for, if the settings do not name it. ``teacher`` is a float network to learn from where
     the settings ``distill``; by default it is ``network`` as it is given.
 
@@ -330,7 +331,8 @@ def final_report(allocator: BitAllocator, remarks: Sequence[str] = ()) -> Plan |
         last.allocation,
         objective=last.objective,
         is_optimized=allocator.method.is_optimal,
-        with_explanation=allocator.method.is_optimal,
+        with_explanation=allocator.method.is_optimal
+        and not last.allocation.inertia,  # others are better by the values
         solver=allocator.config.solver,
     )
     return replace(found, remarks=(*remarks, *found.remarks))

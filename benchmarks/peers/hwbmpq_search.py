@@ -12,8 +12,7 @@ import hwbmpq
 from hwbmpq.data import ImageData
 from hwbmpq.sensitivity import measure_sensitivity
 from hwbmpq.training import RunSettings
-from hwbmpq.training.assemble import HESSIAN_IMAGES
-from hwbmpq.training.setup import calibration_batches
+from hwbmpq.training.setup import HESSIAN_IMAGES, calibration_batches
 
 WAYS = {
     "error": ("error", "enbg"),

@@ -229,7 +229,8 @@ def _saved_state(
     if args.resume is None:
         return None
     if not folder.has_checkpoint:
-        console.print(f"{escape(str(folder.path))} has no checkpoint yet: the run starts from its beginning")
+        goes_on = "goes on among its probes of accuracy" if folder.has_probes else "starts from its beginning"
+        console.print(f"{escape(str(folder.path))} has no checkpoint yet: the run {goes_on}")
         return None
     epochs = settings.epochs
     if epochs == 0:
@@ -341,7 +342,7 @@ def _graceful_stop(console: Console) -> Iterator[list[Any]]:
         if not trainers:
             raise KeyboardInterrupt
         console.print("stopping after this step (once more to stop at once)")
-        trainers[0].ask_to_stop()
+        trainers[-1].ask_to_stop()
 
     if not hwbmpq.distributed.is_distributed():
         # Ranks cannot agree on a step to stop at without waiting at each.

@@ -16,8 +16,8 @@ WIDEST_INTEGER_ACTIVATION = 8
 END_BITS = 16
 APART = "apart"
 """Every activation width that runs with a weight width is a candidate, not one by a rule."""
-FREE = "free"
-"""The first and the last layer choose their widths as the others do."""
+FIXED, FREE = "fixed", "free"
+"""Whether the first and the last layer have a width of their own, or choose as the others do."""
 APART_WIDTHS = {2, 4, 8}
 """Activation widths that are candidates then by default, where a device has them."""
 
@@ -274,6 +274,8 @@ def _options(
     if not is_end or ends_are_free:
         policy = "same" if weight_only else policy
         own = candidates(profile, bits, activation_bits=policy, activation_widths=activation_widths, op=op)
+        if policy != APART:  # then each weight width has one activation width
+            own = tuple(one for one in own if one.weight_bits not in {end.weight_bits for end in found})
         found = tuple(sorted({*found, *own}))
     if not weight_only:
         return found

@@ -106,7 +106,7 @@ def fake_quantize_activation(
 
     ``learns_step``: α is trained as a multiple of the step size instead (LSQ), so rounding errors count too.
     ``alpha`` is a scalar tensor; below ``SMALLEST_ALPHA`` it counts as that. ``codes`` are the smallest and the largest to
-    round to, by default symmetric if ``signed``; α is the value of the largest.
+    round to, by default symmetric if ``signed``; α is the value of the largest, and the smallest is at its share of it.
     """
     if values.dtype in HALVES:
         return fake_quantize_activation(
@@ -245,7 +245,10 @@ class _LearnedClip(torch.autograd.Function):
 
 
 def _inner_product(a: Tensor, b: Tensor) -> Tensor:
-    """The sum of products, in one pass and without a tensor in between where both lie alike in memory."""
+    """The sum of products, in one pass and without a tensor in between where both lie alike in memory.
+
+    It is summed in float32 throughout: of millions of values the last digits are lost, which a gradient of α can spare.
+    """
     if a.stride() == b.stride() and a.dtype == b.dtype and _is_dense(a):
         return torch.dot(a.as_strided((a.numel(),), (1,)), b.as_strided((b.numel(),), (1,)))
     return (a * b).sum()

@@ -167,6 +167,9 @@ _RESTARTED = -1
 """Instead of a number of batches in a stored state: α is there, and will be placed anew."""
 
 
+_UNSEEN = -1
+
+
 class _Calibration:
     """How far initialisation has come; one object for a quantizer and its data-parallel replicas.
 
@@ -178,6 +181,7 @@ class _Calibration:
         self.has_alpha = False
         self.has_range = False
         self.is_complete = False
+        self.steps_below = 0
 
     def restart(self) -> None:
         """Place α anew by the next training batches; until then the present one is used."""
@@ -212,8 +216,6 @@ class InputQuantizer(LoadsFloatCheckpoints):
         super().__init__()
         self.signed = signed
         self.learns_step = learns_step
-        self.steps_below = 0
-        """Of 255 steps, those below zero; 0: half of them, or none if unsigned."""
         self.trainable = trainable
         self.name = name
         self.alpha = nn.Parameter(torch.ones((), dtype=like.dtype, device=like.device))
@@ -251,6 +253,11 @@ class InputQuantizer(LoadsFloatCheckpoints):
             learns_step=self.learns_step,
             codes=self.codes_at(bits),
         )
+
+    @property
+    def steps_below(self) -> int:
+        """Of 255 steps, those below zero; 0: half of them, or none if unsigned."""
+        return self.calibration.steps_below
 
     def codes_at(self, bits: int) -> CodeRange:
         """The smallest and the largest code at a width; α is the value of the largest."""
@@ -290,13 +297,14 @@ class InputQuantizer(LoadsFloatCheckpoints):
         self.calibration.count_batch()
 
     def _place_zero(self, values: Tensor | None, bits: int) -> None:
-        """Choose how many codes are below zero, by the first batch."""
-        below = 0 if values is None else best_steps_below(values, bits)
+        """Choose how many codes are below zero, by the first batch that is not all zero on every rank."""
+        below = _UNSEEN if values is None else best_steps_below(values, bits)
         if self.training and is_distributed():
             found = torch.tensor(below, device=self.alpha.device)
             distributed.all_reduce(found, distributed.ReduceOp.MAX)  # or ranks would round differently
             below = int(found)
-        self.steps_below = below
+        if below != _UNSEEN:
+            self.calibration.steps_below = below
 
     def set_width(self, reader: str, bits: int) -> None:
         """Note a reader's width. α trains only while a reader uses it: DDP expects a gradient for every trainable parameter."""
@@ -316,8 +324,8 @@ class InputQuantizer(LoadsFloatCheckpoints):
 
     def set_extra_state(self, state: Tensor) -> None:
         batches, has_range, *lopsided = state.tolist()
-        self.steps_below = lopsided[0] if lopsided else 0
         self.calibration = _Calibration()
+        self.calibration.steps_below = lopsided[0] if lopsided else 0
         self.calibration.has_range = bool(has_range)
         self.calibration.has_alpha = batches == _RESTARTED
         for _ in range(batches):

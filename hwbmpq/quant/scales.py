@@ -1,5 +1,7 @@
 """Scales and clipping points with the least squared error."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -53,7 +55,7 @@ def best_steps_below(values: Tensor, bits: int) -> int:
     """
     sample = _sample_of(values)
     depth, height = float(-sample.amin()), float(sample.amax())
-    if depth <= 0 or depth > _LARGEST_SHARE_BELOW * (depth + height):
+    if not math.isfinite(depth + height) or depth <= 0 or depth > _LARGEST_SHARE_BELOW * (depth + height):
         return 0
     candidates = {max(1, round(255 * depth / (depth + height * share))) for share in _HEIGHTS}
     errors = {

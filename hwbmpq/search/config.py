@@ -80,7 +80,8 @@ class AllocationConfig(BaseModel):
     """Share of the run, at its end, in which widths stay as they are."""
     inertia: float = Field(default=0.0, ge=0, lt=1)
     """How much a change of width must be worth once widths were decided: its gains count less by this share, its losses
-    more. 0: nothing holds layers at what they were trained at, as in the paper; by default 0.25 outside its data sets."""
+    more. 0: nothing holds layers at what they were trained at, as in the paper; by default 0.25, but 0 for the paper's recipes
+    and, from scratch, its data sets. For the method bmpq."""
     seed: int = 0
     """For methods that draw at random."""
     activation_widths: tuple[int, ...] | None = None

@@ -142,8 +142,13 @@ def _held(best: Allocation, problem: AllocationProblem, context: DecisionContext
     held = solve_problem(problem.with_values(values), context.solver, program=context.space.program)
     if held.bits == best.bits:
         return best
+    is_proven = best.optimal and held.optimal
     return replace(
-        held, objective=problem.objective(held.bits), bound=best.bound, inertia=context.inertia, problem=problem
+        held,
+        objective=problem.objective(held.bits),
+        bound=best.bound,
+        inertia=context.inertia if is_proven else 0.0,
+        problem=problem,
     )
 
 
@@ -190,7 +195,8 @@ def _hpq(context: DecisionContext) -> Decision:
             hint="give bits with one number",
         )
     nothing = Sensitivity(method="none", scores=dict.fromkeys(context.space.choices, 0.0))
-    return context.decision(_given(context.space, context.space.widest, "hpq"), nothing)
+    bits = uniform(context.space.choices, widths[0]) if widths else context.space.widest
+    return context.decision(_given(context.space, bits, "hpq"), nothing)
 
 
 def _given(space: SearchSpace, bits: Mapping[str, Precision], solver: str) -> Allocation:

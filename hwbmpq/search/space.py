@@ -11,7 +11,7 @@ from hwbmpq.costs import NetworkCosts, parse_budget, tabulate
 from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import LayerGraph
 from hwbmpq.hardware import HardwareProfile, layer_candidates, remarks_on, trained_precisions
-from hwbmpq.hardware.widths import APART, FREE, are_apart
+from hwbmpq.hardware.widths import APART, FIXED, FREE, are_apart
 from hwbmpq.search.pins import FixedLayers, Pins, fixed_layers
 from hwbmpq.values import Precision, Sensitivity
 
@@ -150,6 +150,8 @@ def default_choices(graph: LayerGraph, profile: HardwareProfile, bits: Sequence[
 
 
 def _on_ends(ends: str, profile: HardwareProfile) -> list[str]:
+    if ends not in (FIXED, FREE):
+        raise HwbmpqError(f"ends={ends!r}: the first and the last layer are {FIXED!r} or {FREE!r}")
     given = profile.constraints.first_last
     if ends != FREE or given is None:
         return []

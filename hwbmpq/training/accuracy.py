@@ -106,9 +106,8 @@ def search_accuracy(
     search = _asked(prober.search, settings)
     _check_float(search, data, settings, task)
     low, high = prober.ends
-    if (
-        settings.epochs
-    ):  # without training there is nothing to go on with, and a demand that fails leaves no folder
+    # Without training there is nothing to go on with, and a demand that fails leaves no folder.
+    if settings.epochs:
         on_ready()
     log = ProbeLog(run if settings.epochs else None)
 
@@ -124,6 +123,8 @@ def search_accuracy(
     smaller = None if found is None or not settings.epochs else prober.snap(low + (found - low) / 2)
     if smaller is not None and found is not None and smaller < found:
         trained = log.probe(smaller, lambda budget: train_at(with_budget(settings, budget)), is_trained=True)
+        if run is not None and distributed.rank() == 0:
+            run.forget_probe()  # only now that its result is kept
         search = search.with_probe(trained)
         tell_probe(hooks, search, len(search.probes), len(search.probes))
         found = smaller if search.probes[-1].holds else found

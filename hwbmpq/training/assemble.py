@@ -23,11 +23,14 @@ from hwbmpq.training.probes import probe_of
 from hwbmpq.training.ptq.run import decide_and_round, loss_of
 from hwbmpq.training.run_directory import RunDirectory
 from hwbmpq.training.settings import RunSettings
-from hwbmpq.training.setup import calibration_batches, example_input, seed_everything, training_batches
+from hwbmpq.training.setup import (
+    HESSIAN_IMAGES,
+    calibration_batches,
+    example_input,
+    seed_everything,
+    training_batches,
+)
 from hwbmpq.training.trainer import Trainer
-
-HESSIAN_IMAGES = 64
-"""For the method hawq: traces are slow."""
 
 
 def search_space_of(network: nn.Module, data: ImageData, settings: RunSettings) -> SearchSpace:
@@ -134,6 +137,4 @@ def trained_probe(
         raise RunStoppedError(f"{error} of a probe of accuracy", hint=hint) from None
     trained = progress.records[-1][f"validation_{task.described.key}"]
     value = trainer.start.value if trainer.start is not None and progress.keeps_calibrated else trained
-    if run is not None and distributed.rank() == 0:
-        run.forget_probe()
     return probe_of(allocator, value, is_trained=True)

@@ -28,7 +28,7 @@ class ProbeLog:
     def __init__(self, run: RunDirectory | None) -> None:
         """``run`` is where probes are kept; without one, only this object knows them."""
         self._run = run
-        self._known = {} if run is None else _read(run)
+        self._known = {} if run is None else distributed.on_first_rank(lambda: _read(run))
 
     def probe(
         self, budget: Number, make: Callable[[Number], AccuracyProbe], *, is_trained: bool = False

@@ -25,10 +25,8 @@ from hwbmpq.training.evaluation import evaluate, evaluation_batches
 from hwbmpq.training.hooks import TrainingHook
 from hwbmpq.training.ptq.run import calibrated_sensitivity, loss_of, post_training, rounding_inputs
 from hwbmpq.training.settings import RunSettings
-from hwbmpq.training.setup import calibration_batches, example_input
+from hwbmpq.training.setup import HESSIAN_IMAGES, calibration_batches, example_input
 from hwbmpq.values import Sensitivity
-
-_HESSIAN_IMAGES = 64
 
 
 def budgets_for_search(settings: RunSettings, budget: float | None = None) -> dict[str, str | float]:
@@ -64,7 +62,13 @@ class Prober:
                 f"{data.name} has no validation {data.samples} to measure accuracy on, and none can be held out",
                 hint="hold some out with --validation 0.1, or give a validation loader of your own",
             )
-        update = {"epochs": 0, "warmup_epochs": None, "interval_epochs": None, "decide_after": None}
+        update = {
+            "epochs": 0,
+            "warmup_epochs": None,
+            "interval_epochs": None,
+            "decide_after": None,
+            "inertia": 0.0,
+        }
         self.settings = settings.model_copy(update={**update, "budgets": budgets_for_search(settings)})
         self.cost, self.validation = minimised(settings), data.validation
         self._network, self._task, self.hooks = deepcopy(network), task, hooks
@@ -72,7 +76,7 @@ class Prober:
             self._network,
             example_input(self._network, data.train),
             config=self.settings,
-            calibration=lambda: calibration_batches(data.train, _HESSIAN_IMAGES),
+            calibration=lambda: calibration_batches(data.train, HESSIAN_IMAGES),
             loss=loss_of(task),
         )
         self.space: SearchSpace = self._allocator.space

@@ -110,13 +110,15 @@ _FROM_CALIBRATION = {
     "distill": 1.0,
     "norms": "frozen",
     "lr_schedule": "cosine",
-    "optimizer": "sgd",
-    "batch_size": 64,
+    "optimizer": "adam",
     "weight_decay": 0.0,
     "clip_norm": 1.0,
 }
-"""A network that knows its task imitates itself in float: its statistics still hold, and small steps are enough."""
-_CALIBRATION_RATES = {"sgd": 0.02, "adam": 0.0005, "adamw": 0.0005}
+"""A network that knows its task imitates itself in float: its statistics still hold, and small steps are enough.
+
+On a ResNet-20 SGD ends where Adam does; on one of 6,000 weights, its steps were too large at any rate that was tried.
+"""
+_CALIBRATION_RATES = {"adam": 0.0005, "adamw": 0.0005, "sgd": 0.01}
 
 
 def recipe_for(
@@ -163,5 +165,8 @@ def _from_weights(given: Mapping[str, Any], *, is_paper: bool) -> dict[str, Any]
     if not given.get("weights") or given.get("start") == "widest":
         return _FINE_TUNED
     optimizer = str(given.get("optimizer") or _FROM_CALIBRATION["optimizer"])
-    own = {"lr": _CALIBRATION_RATES.get(optimizer, 0.0005), "nesterov": optimizer == "sgd"}
+    own = {
+        "lr": _CALIBRATION_RATES.get(optimizer, _CALIBRATION_RATES["adam"]),
+        "nesterov": optimizer == "sgd",
+    }
     return {**_FROM_CALIBRATION, **own}

@@ -212,10 +212,13 @@ class RunDirectory:
     def save_probes(self, content: bytes) -> None:
         self._write(PROBES, content)
 
+    @property
+    def has_probes(self) -> bool:
+        return (self.path / PROBES).is_file()
+
     def load_probes(self) -> bytes | None:
         """None if the run has made none yet."""
-        path = self.path / PROBES
-        return read_regular(path, _MOST_JSON_BYTES) if path.is_file() else None
+        return read_regular(self.path / PROBES, _MOST_JSON_BYTES) if self.has_probes else None
 
     def save_history(self, records: Iterable[Mapping[str, Any]]) -> None:
         lines = (json.dumps(record, allow_nan=False) + "\n" for record in records)

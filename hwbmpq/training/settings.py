@@ -345,7 +345,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     return {**before, **(_AS_IN_0_1_0 if is_first else {}), **found}
 
 
-_AS_IN_0_1_0 = {"memory_as_in": "0.1.0", "quantizer": "paper", "start": "widest"}
+_AS_IN_0_1_0 = {"memory_as_in": "0.1.0", "quantizer": "paper", "start": "widest", "inertia": 0.0}
 """What its files do not say, having known nothing else."""
 
 

@@ -39,6 +39,8 @@ def keep_freed_memory() -> bool:
     return bool(libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD) and kept)
 
 
+HESSIAN_IMAGES = 64
+"""For the method hawq: traces are slow."""
 CALIBRATION_BATCH = 16
 """Images in a batch of a calibration pass."""
 

@@ -113,7 +113,7 @@ def test_only_learned_steps_have_them() -> None:
 def test_a_checkpoint_and_a_packed_file_keep_them(tmp_path: Path) -> None:
     model, images = trained(4), 4 * random(16, 3, 8, 8)
     twin = copy.deepcopy(model)
-    inner_input(twin).steps_below = 0
+    inner_input(twin).calibration.steps_below = 0
     assert not torch.equal(twin(images), model(images))
     twin.load_state_dict(model.state_dict())
     assert torch.equal(twin(images), model(images))
