@@ -260,7 +260,12 @@ def explained_infeasible(
         for name, value in error.suggestion.items()
     )
     hint = f"--budget {' '.join(texts)}"
-    return HwbmpqError(str(error), hint=f"{hint}; or {error.advice} (--pin; the first and last also with --ends free)" if error.advice else hint)
+    return HwbmpqError(
+        str(error),
+        hint=f"{hint}; or {error.advice} (--pin; the first and last also with --ends free)"
+        if error.advice
+        else hint,
+    )
 
 
 def _print_infeasible(console: Console, error: "InfeasibleBudget", units: Mapping[str, str]) -> None:

@@ -43,6 +43,11 @@ def test_other_values_have_as_many_codes_on_both_sides(values: Tensor) -> None:
     assert best_steps_below(values, 4) == 0
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_values_that_are_not_finite_are_left_to_the_check_of_inputs(bad: float) -> None:
+    assert best_steps_below(torch.tensor([bad, 1.0, -0.1]), 4) == 0
+
+
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
 @pytest.mark.parametrize("below", [1, 20, 85, 127])
 def test_codes_fill_the_width_and_the_top_one_is_at_the_clipping_point(bits: int, below: int) -> None:

@@ -94,6 +94,15 @@ def test_replication_as_data_parallel_does_it(tiny_cnn: nn.Module, images: Tenso
     assert model[3].weight.grad is not None
 
 
+def test_replicas_share_how_many_codes_are_below_zero() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.SiLU(), nn.Linear(8, 8), nn.SiLU(), nn.Linear(8, 2))
+    values = 4 * torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
+    prepare(model, hwbmpq.describe(model, values[:1]), precision=4, quantizer="learned")
+    _replicate(model.train())(values)
+    quantizers = {name: layer.input_quantizer for name, layer in quantized_layers(model)}
+    assert quantizers["2"].steps_below > 0
+
+
 def _replicate(model: nn.Module) -> nn.Module:
     """What torch.nn.parallel.replicate does to each module, without a second device."""
     modules = list(model.modules())

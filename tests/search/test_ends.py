@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from hwbmpq.errors import HwbmpqError
 from hwbmpq.graph import LayerGraph, describe
 from hwbmpq.hardware import load_profile
 from hwbmpq.search import build_search_space
@@ -44,6 +45,25 @@ def test_free_ends_choose_among_the_candidates_and_their_own_width(graph: LayerG
     assert given(space, "2") == ["W2A8", "W4A8"]
     smallest = [s.costs.smallest_and_largest("weight_memory")[0] for s in (space, space_of(graph))]
     assert smallest[0] < 0.5 * smallest[1]
+
+
+def test_each_weight_width_has_one_activation_width(graph: LayerGraph) -> None:
+    space = space_of(graph, ends="free", activation_bits=4, bits=(2, 4, 8))
+    assert given(space, "0") == ["W2A4", "W4A4", "W8A8"]
+
+
+def test_another_word_is_an_error(graph: LayerGraph) -> None:
+    with pytest.raises(HwbmpqError, match="'fixed' or 'free'"):
+        space_of(graph, ends="Free")
+
+
+def test_one_width_for_all_layers_is_that_of_free_ends_too() -> None:
+    options = {"target": "mpic", "bits": (4,), "activation_bits": 8, "method": "hpq", "epochs": 2}
+    allocators = [
+        BitAllocator(network(), torch.zeros(1, 3, 8, 8), ends=ends, **options) for ends in ("fixed", "free")
+    ]
+    widths = [[str(width) for width in allocator.bits.values()] for allocator in allocators]
+    assert widths == [["W8A8", "W4A8", "W8A8"], ["W4A8", "W4A8", "W4A8"]]
 
 
 def test_a_pinned_end_stays(graph: LayerGraph) -> None:

@@ -39,7 +39,8 @@ def test_memory_is_what_the_profile_then_said(target: str, beside: int) -> None:
 def test_a_config_that_0_1_0_wrote_means_the_weights(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(f"# written by: hwbmpq 0.1.0, Python 3.11.7\n# begun: 2026-11-18\n{CONFIG}")
-    assert resolve_settings(read_settings(path)).memory_as_in == "0.1.0"
+    old = resolve_settings(read_settings(path))
+    assert (old.memory_as_in, old.inertia) == ("0.1.0", 0)
     for header in ("", f"# written by: hwbmpq {hwbmpq.__version__}, Python 3.11.7\n"):
         path.write_text(header + CONFIG)
         assert resolve_settings(read_settings(path)).memory_as_in is None
