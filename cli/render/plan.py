@@ -195,8 +195,8 @@ def _proof(plan: "Plan") -> str:
         return f"[green]optimal[/]: {allocation.origin}{took}"
     if allocation.inertia:
         return (
-            f"[green]optimal[/] with inertia {allocation.inertia:g}: other widths would be worth {allocation.gap:.1%} more, which "
-            f"does not pay for moving layers from those they were trained at ({allocation.origin}){took}"
+            f"[green]optimal[/] with inertia {allocation.inertia:g}: other widths would be worth {allocation.gap:.1%} more, too "
+            f"little to move layers from those they were trained at ({allocation.origin}){took}"
         )
     return f"[yellow]not proven[/]: the best may be {allocation.gap:.2g} better, relatively ({allocation.origin}){took}"
 

@@ -39,8 +39,8 @@ class Allocation:
     is_improved: bool = False
     """Whether the exact search found better bits than the solver, or the solver's were not within the budgets."""
     inertia: float = 0.0
-    """How much more than it costs a move had to be worth, relatively, where that kept layers at widths that are not the
-    best by the values alone."""
+    """Share by which gains of a move counted less, and losses more, if that kept layers at widths that are not the best by
+    the values alone; else 0."""
     problem: AllocationProblem | None = field(default=None, repr=False, compare=False)
     """What was solved; not part of the JSON."""
 

@@ -168,6 +168,7 @@ _RESTARTED = -1
 
 
 _UNSEEN = -1
+"""Instead of a number of steps: the batch was all zero."""
 
 
 class _Calibration:
@@ -349,11 +350,7 @@ class _LastResult:
 
     @staticmethod
     def _key_of(quantizer: InputQuantizer, values: Tensor, bits: int) -> tuple[object, ...]:
-        versions = (
-            values._version,
-            quantizer.alpha._version,
-            quantizer.observed._version,
-        )  # α moves with the codes
+        versions = (values._version, quantizer.alpha._version, quantizer.observed._version)
         return (bits, versions, torch.is_grad_enabled())
 
     def get(self, quantizer: InputQuantizer, values: Tensor, bits: int) -> Tensor | None:
