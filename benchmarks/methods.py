@@ -3,7 +3,7 @@
     HWBMPQ_DATA=data python benchmarks/methods.py --seeds 0 1 2
 
 ResNet-20 on CIFAR-10, 8-bit activations, widths {2, 4, 8} and 8-bit ends on ``mpic``; every run is calibrated and trained by the
-default recipe, one epoch of 10,000 images. The same budgets of weight memory for all; ``uniform`` is the widest single width
+default recipe, one epoch of 5,000 images. The same budgets of weight memory for all; ``uniform`` is the widest single width
 that fits, and AD, which keeps no budget, is met by BMPQ at AD's own size. Figures are of the 4,000 test images that choose
 nothing. Runs that the results hold are not repeated.
 """
@@ -35,7 +35,7 @@ def run(name: str, budget: str | float, seed: int, given: dict[str, Any]) -> dic
         "bits": (2, 4, 8),
         "activation_bits": 8,
         "epochs": 1,
-        "train_images": 10_000,
+        "train_images": 5_000,
         "seed": seed,
     }
     budgets = {} if given.get("method") in ("hpq", "ad") else {"budgets": {"weight_memory": budget}}
