@@ -4,6 +4,9 @@ Everything runs in turn inside one process, so that a noisy machine slows all al
 per-round ratios. ``enbg`` is ``BitAllocator.step`` against a whole quantized step (forward, backward, update);
 ``data`` is a step whose batch is fetched, augmented and normalised first against one with a batch at hand.
 
+``from weights`` is a step of training from given weights with all its parts (learned steps, frozen norms, a teacher, bit
+gradients, clipped gradients, Adam) less the teacher's forward pass, against a step in float with the same optimizer.
+
     python benchmarks/train_step.py [--rounds 15] [--threads 2] [--json FILE]
 """
 
@@ -19,6 +22,8 @@ import torch
 from torch import nn
 
 import hwbmpq
+from hwbmpq.data.inputs import ModelInputs
+from hwbmpq.training.distillation import Teacher
 
 CASES = (
     # model, input, batch size
@@ -120,6 +125,57 @@ def measure(spec: str, size: tuple[int, ...], batch: int, rounds: int) -> dict[s
     }
 
 
+def measure_from_weights(spec: str, size: tuple[int, ...], batch: int, rounds: int) -> dict[str, object]:
+    """A step of training from given weights with all its parts, against one in float."""
+    plain = hwbmpq.models.load_model(spec, num_classes=10, input_size=size).network.train()
+    teacher, quantized = Teacher(copy.deepcopy(plain), share=1.0), copy.deepcopy(plain)
+    images, labels = torch.randn(batch, *size), torch.randint(10, (batch,))
+    options = {"target": "mpic", "bits": (2, 4, 8), "activation_bits": 8, "objective": "error"}
+    allocator = hwbmpq.BitAllocator(
+        quantized, images[:1], quantizer="learned", per_channel=True, epochs=2, **options
+    )
+    for module in quantized.train().modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eval()
+    optimizers = [torch.optim.Adam(network.parameters(), lr=1e-6) for network in (plain, quantized)]
+
+    def in_float() -> None:
+        nn.functional.cross_entropy(plain(images), labels).backward()
+        optimizers[0].step()
+        optimizers[0].zero_grad()
+
+    def whole() -> None:
+        outputs = quantized(images)
+        teacher.loss(outputs, ModelInputs.of(images), outputs.sum() * 0).backward()
+        allocator.step()
+        nn.utils.clip_grad_norm_(quantized.parameters(), 1.0)
+        optimizers[1].step()
+        optimizers[1].zero_grad()
+
+    def taught() -> None:
+        with torch.no_grad():
+            teacher.network(images)
+
+    found = []
+    for turn in range(rounds + hwbmpq.quant.CALIBRATION_BATCHES + 1):
+        seconds = []
+        for work in (in_float, whole, taught):
+            start = time.perf_counter()
+            work()
+            seconds.append(time.perf_counter() - start)
+        if turn > hwbmpq.quant.CALIBRATION_BATCHES:
+            found.append(seconds)
+    return {
+        "model": spec,
+        "input": list(size),
+        "batch": batch,
+        "float_ms": round(1e3 * statistics.median(one[0] for one in found), 2),
+        "whole_ms": round(1e3 * statistics.median(one[1] for one in found), 2),
+        "teacher_ms": round(1e3 * statistics.median(one[2] for one in found), 2),
+        "ratio": round(statistics.median((one[1] - one[2]) / one[0] for one in found), 3),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -149,6 +205,12 @@ def main() -> None:
             f"{result['model']}: bit gradients {result['enbg_ms']} ms beside a step of {result['step_ms']} ms, "
             f"{result['share']:.2%}"
         )
+    whole = [measure_from_weights(*case, args.rounds) for case in CASES]
+    for result in whole:
+        print(
+            f"{result['model']} batch {result['batch']}: from weights {result['whole_ms']} ms, of which the teacher "
+            f"{result['teacher_ms']} ms, float {result['float_ms']} ms, ratio without the teacher {result['ratio']}"
+        )
     data = [measure_data(*case, args.rounds) for case in CASES]
     for result in data:
         print(
@@ -164,7 +226,14 @@ def main() -> None:
         }
         args.json.write_text(
             json.dumps(
-                {"machine": machine, "rounds": args.rounds, "results": results, "enbg": enbg, "data": data},
+                {
+                    "machine": machine,
+                    "rounds": args.rounds,
+                    "results": results,
+                    "enbg": enbg,
+                    "from_weights": whole,
+                    "data": data,
+                },
                 indent=2,
             )
             + "\n"

@@ -44,6 +44,14 @@ ROWS: dict[str, dict[str, Any]] = {
         "budgets": {"weight_memory": "70kB", "largest_input": "8.192kB"},
     },
     "3 bits, W = A": {**_SAME, **_BEST, "budgets": {"weight_memory": "3b/weight"}},
+    "3 bits, W = A, a device with all widths from 2 to 8": {
+        **_BEST,
+        "target": "generic",
+        "bits": (2, 3, 4, 5, 6, 8),
+        "activation_bits": "same",
+        "pin": {"conv1": 8, "linear": 8},
+        "budgets": {"weight_memory": "3b/weight"},
+    },
     "W2A2, ends 8 bits": {**_SAME, **_BEST, "bits": (2,), "method": "hpq", "epochs": 30},
 }
 
