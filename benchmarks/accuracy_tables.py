@@ -58,34 +58,6 @@ def mlperf_tiny(content: Content) -> dict[str, str]:
     return {"networks": _table(heads, rows)}
 
 
-def methods(content: Content) -> dict[str, str]:
-    """``methods.py``: a row for each budget, a column for each method."""
-    runs = content["runs"]
-
-    def found(method: str, budget: str | None = None) -> str:
-        values = [r["accuracy"] for r in runs if r["method"] == method and budget in (None, r["budget"])]
-        return _mean(values) if values else "–"
-
-    columns = ["BMPQ", "random", "greedy", "HAWQ"]
-    budgets = list(dict.fromkeys(r["budget"] for r in runs if r["method"] == "random"))
-    rows = [
-        [
-            f"{budget.removesuffix('b/weight')} bits",
-            *(found(method, budget) for method in columns),
-            found("uniform"),
-        ]
-        for budget in budgets
-    ]
-    bits = [r["average_bits"] for r in runs if r["method"] == "AD"]
-    if bits:
-        own = f"AD's own, {statistics.mean(bits):.2f} bits"
-        rows.append([own, found("BMPQ at AD's size"), *["–"] * 4, found("AD")])
-    rows = [[*row, *["–"] * (7 - len(row))] for row in rows]
-    seeds = len({r["seed"] for r in runs})
-    heads = [f"weight memory, {seeds} seeds", *columns, "uniform 2 bits", "AD"]
-    return {"accuracy": _table(heads, rows)}
-
-
 def ingredients(content: Content) -> dict[str, str]:
     rows = []
     for name in dict.fromkeys(run["changed"] for run in content["runs"]):

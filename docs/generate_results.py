@@ -25,7 +25,6 @@ SOURCES = {
     "calibrated": ("accuracy_tables", "calibrated"),
     "dependencies": ("dependencies", "tables"),
     "ingredients": ("accuracy_tables", "ingredients"),
-    "methods": ("accuracy_tables", "methods"),
     "mlperf_tiny": ("accuracy_tables", "mlperf_tiny"),
     "trained": ("accuracy_tables", "trained"),
     "fuzz": ("fault_tables", "fuzz"),

@@ -16,6 +16,10 @@ class HwbmpqError(Exception):
         self.hint = hint
 
 
+_MOST_LISTED = 30
+"""Names that an error lists; of more, only those that are close."""
+
+
 class UnknownNameError(HwbmpqError):
     """A name that a registry or a model zoo does not hold."""
 
@@ -32,7 +36,7 @@ class UnknownNameError(HwbmpqError):
         )
         if close:
             suggestion = f"did you mean {', '.join(close)}?"
-        elif len(known) <= 20:
+        elif len(known) <= _MOST_LISTED:
             suggestion = f"known: {', '.join(known)}"
         else:
             suggestion = f"{len(known)} names are known, none is close"

@@ -189,9 +189,7 @@ class _Pact(torch.autograd.Function):
         alpha = alpha.clamp_min(SMALLEST_ALPHA)
         ctx.save_for_backward(values, alpha)
         ctx.lowest = low / top
-        bounds = (alpha * ctx.lowest, alpha)
-        # On CPU, numbers as bounds are seven times as fast as tensors; elsewhere reading them would stall the device.
-        clipped = torch.clamp(values, *([b.item() for b in bounds] if _can_read(alpha) else bounds))
+        clipped = _clamped(values, alpha * ctx.lowest, alpha)
         return clipped.mul_(top / alpha).round_().mul_(alpha / top)
 
     @staticmethod
@@ -209,6 +207,14 @@ class _Pact(torch.autograd.Function):
         low = _lower_bound(bound, ctx.lowest, values)
         torch.ops.aten.hardtanh_backward.grad_input(gradient, scaled, low, bound, grad_input=result)
         return result, alpha_gradient, None, None
+
+
+def _clamped(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """On CPU numbers as bounds are seven times as fast as tensors; elsewhere reading them would stall the device."""
+    if not _can_read(high):
+        return torch.clamp(values, min=low, max=high)
+    # Into a tensor laid out as the values: of itself, it would lay out a single channel anew, and convolutions go by that.
+    return torch.clamp(values, low.item(), high.item(), out=torch.empty_like(values))
 
 
 class _LearnedClip(torch.autograd.Function):

@@ -156,6 +156,7 @@ def test_onnx_files_have_a_zero_point_and_give_the_same_answers(form: str, bits:
         lambda x: x.contiguous(memory_format=torch.channels_last),
         lambda x: x[:, :, ::2],
         lambda x: x.transpose(0, 1),
+        lambda x: x[:, :1].contiguous(memory_format=torch.channels_last),
     ],
 )
 def test_memory_layout_and_where_bounds_are_read_change_nothing(
@@ -164,7 +165,8 @@ def test_memory_layout_and_where_bounds_are_read_change_nothing(
     codes: tuple[int, int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = []
+    found: list[tuple[Tensor, ...]] = []
+    strides: list[tuple[int, ...]] = []
     for can_read in (True, False):  # elsewhere than on CPU bounds are tensors
         monkeypatch.setattr("hwbmpq.quant.functional._can_read", lambda _, read=can_read: read)
         for layout in (lay_out, lambda x: lay_out(x).contiguous()):
@@ -173,8 +175,10 @@ def test_memory_layout_and_where_bounds_are_read_change_nothing(
             out = fake_quantize_activation(
                 given, alpha, 4, signed=codes[0] < 0, learns_step=learns_step, codes=codes
             )
+            strides.append(out.stride())
             gradients = torch.autograd.grad((out * out.detach().cos()).sum(), [x, alpha])
             found.append((out, *gradients))
+    assert strides[:2] == strides[2:]  # convolutions choose their kernels by these
     for other in found[1:]:
         assert torch.equal(other[0], found[0][0])
         for gradient, expected in zip(other[1:], found[0][1:], strict=True):
